@@ -48,3 +48,26 @@ class Sampler(Protocol):
     ) -> list[Completion]:
         """Returns `num_samples` completions of `prompt`. Raises `InfrastructureError` when the service fails."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDatum:
+    """One training sequence. `tokens[i]` predicts `target_tokens[i]`; all fields have the same length.
+
+    `weights` serve cross entropy; `logprobs` (of the sampling policy) and `advantages` serve the policy losses.
+    Both are zero where the policy did not sample the target.
+    """
+
+    tokens: Sequence[int]
+    target_tokens: Sequence[int]
+    weights: Sequence[float] | None = None
+    logprobs: Sequence[float] | None = None
+    advantages: Sequence[float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOutput:
+    """`logprobs[i]`: those of datum i's targets before the update. `metrics`: as the service names them."""
+
+    logprobs: list[list[float]]
+    metrics: dict[str, float]

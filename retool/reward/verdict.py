@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 
 class VerdictReason(StrEnum):
@@ -48,3 +49,11 @@ class Verdict:
     valid_format: bool
     reason: VerdictReason
     extracted: str | None
+
+
+class AsyncScorer(Protocol):
+    """What a rollout needs from a scorer."""
+
+    async def ascore(self, text: str, gold: str) -> Verdict:
+        """Scores the text of a final turn. Raises `InfrastructureError` when the scorer itself cannot run."""
+        ...
