@@ -1,0 +1,236 @@
+"""Continuous batching: sequences join the batch when rows are free and leave when they end.
+
+Rows of the key-value cache are dense: the batch is always rows 0..n-1, and the last sequence moves into a hole, so
+that no step ever copies the cache. Sequences of one prompt are prefilled once. Everything runs in the compute thread.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from tokenizers import Tokenizer
+
+from retool.engine.model.cached_forward import CachedModel, KeyValueCache
+from retool.engine.prefix_cache import PrefixCache
+from retool.engine.sampling import draw
+from retool.engine.sequences import Sequence
+from retool.engine.types import EngineError, SampledSequence
+
+_PREFILL_TOKENS = 4096
+_LOGIT_ROWS = 256
+
+
+class BatchSampler:
+    """Samples queued sequences with the weights that `model_for` returns for their adapter."""
+
+    def __init__(
+        self,
+        cache: KeyValueCache,
+        prefixes: PrefixCache,
+        tokenizer: Tokenizer,
+        model_for: Callable[[str | None], CachedModel],
+        *,
+        gather_window_s: float,
+    ) -> None:
+        self._cache = cache
+        self._prefixes = prefixes
+        self._tokenizer = tokenizer
+        self._model_for = model_for
+        self._gather_window_s = gather_window_s
+        self._waiting: deque[Sequence] = deque()
+        self._batch: list[Sequence] = []
+
+    @property
+    def idle(self) -> bool:
+        return not self._waiting and not self._batch
+
+    def enqueue(self, sequences: list[Sequence]) -> None:
+        """Queues the sequences of one request."""
+        self._waiting.extend(sequences)
+
+    def seconds_until_work(self) -> float | None:
+        """0 if there is something to do now, the rest of the gather window, or `None` when idle."""
+        if self._batch:
+            return 0.0
+        if not self._waiting:
+            return None
+        if len(self._waiting) >= self._cache.rows:
+            return 0.0
+        return max(0.0, self._waiting[0].pending.arrival + self._gather_window_s - time.monotonic())
+
+    def step(self) -> None:
+        """Admits what fits, then samples one token for every sequence of the batch."""
+        self._drop_cancelled()
+        admitted = self._admit()
+        decoding = self._batch[: len(self._batch) - len(admitted)]
+        try:
+            if admitted:
+                self._prefill(admitted, first_row=len(decoding))
+            if decoding:
+                self._decode(decoding)
+        except (EngineError, RuntimeError, MemoryError) as error:
+            self._fail(self._batch, error)
+            return
+        self._retire()
+
+    def fail_all(self, error: Exception) -> None:
+        """Fails every queued and running request."""
+        self._fail([*self._batch, *self._waiting], error)
+        self._waiting.clear()
+
+    def _fail(self, sequences: list[Sequence], error: Exception) -> None:
+        failed = {sequence.pending for sequence in sequences}
+        for pending in failed:
+            if not pending.future.done():
+                pending.future.set_exception(error)
+        self._batch = [sequence for sequence in self._batch if sequence.pending not in failed]
+        self._waiting = deque(sequence for sequence in self._waiting if sequence.pending not in failed)
+
+    def _drop_cancelled(self) -> None:
+        if any(sequence.pending.future.cancelled() for sequence in self._waiting):
+            self._waiting = deque(s for s in self._waiting if not s.pending.future.cancelled())
+        for row in reversed(range(len(self._batch))):
+            if self._batch[row].pending.future.cancelled():
+                self._remove_row(row)
+
+    def _admit(self) -> list[Sequence]:
+        """Moves waiting sequences of the batch's adapter into free rows, oldest first.
+
+        One batch has one adapter: sequences of another one wait until the batch is empty, and nothing overtakes them.
+        """
+        admitted: list[Sequence] = []
+        if self._batch and self._waiting:
+            newest = self._waiting[-1].pending.arrival
+            full = len(self._batch) + len(self._waiting) >= self._cache.rows
+            if not full and time.monotonic() - newest < self._gather_window_s / 5:
+                return admitted
+        while self._waiting and len(self._batch) < self._cache.rows:
+            adapter = self._waiting[0].pending.request.adapter
+            if self._batch and self._batch[0].pending.request.adapter != adapter:
+                break
+            sequence = self._waiting.popleft()
+            self._batch.append(sequence)
+            admitted.append(sequence)
+        return admitted
+
+    def _prefill(self, admitted: list[Sequence], first_row: int) -> None:
+        """Fills the rows of new sequences: one of each prompt is computed, the others copy its row."""
+        adapter = admitted[0].pending.request.adapter
+        model = self._model_for(adapter)
+        leaders: dict[tuple[int, ...], int] = {}
+        for row, sequence in enumerate(admitted, first_row):
+            leaders.setdefault(tuple(sequence.pending.request.prompt), row)
+        order = sorted(leaders.items(), key=lambda item: (len(item[0]), item[0]))
+        last_hidden: dict[tuple[int, ...], torch.Tensor] = {}
+        scratch = list(order)
+        while scratch:
+            chunk = self._next_chunk(scratch, adapter)
+            for (prompt, _), hidden in zip(chunk, self._prefill_chunk(model, adapter, chunk), strict=True):
+                last_hidden[prompt] = hidden
+        for row, sequence in enumerate(admitted, first_row):
+            prompt = tuple(sequence.pending.request.prompt)
+            if leaders[prompt] != row:
+                self._cache.copy_row(leaders[prompt], row, len(prompt))
+            sequence.fed = len(prompt)
+        hidden = torch.stack([last_hidden[tuple(s.pending.request.prompt)] for s in admitted])
+        self._draw(model, admitted, hidden)
+
+    def _next_chunk(
+        self, remaining: list[tuple[tuple[int, ...], int]], adapter: str | None
+    ) -> list[tuple[tuple[int, ...], int]]:
+        """Takes prompts in consecutive rows from `remaining`, about `_PREFILL_TOKENS` padded tokens of them."""
+        remaining.sort(key=lambda item: item[1])
+        chunk = [remaining.pop(0)]
+        width = len(chunk[0][0])
+        while remaining and remaining[0][1] == chunk[-1][1] + 1:
+            width = max(width, len(remaining[0][0]))
+            if width * (len(chunk) + 1) > _PREFILL_TOKENS:
+                break
+            chunk.append(remaining.pop(0))
+        return chunk
+
+    def _prefill_chunk(
+        self, model: CachedModel, adapter: str | None, chunk: list[tuple[tuple[int, ...], int]]
+    ) -> list[torch.Tensor]:
+        """Computes the new tokens of prompts in consecutive rows; returns the hidden state of each last token."""
+        starts = []
+        for prompt, row in chunk:
+            known, stored = self._prefixes.longest(adapter or "", prompt)
+            if stored is not None:
+                self._cache.insert(row, stored)
+            starts.append(known)
+        counts = [len(prompt) - start for (prompt, _), start in zip(chunk, starts, strict=True)]
+        tokens = torch.zeros((len(chunk), max(counts)), dtype=torch.long, device=self._cache.keys.device)
+        for index, ((prompt, _), start) in enumerate(zip(chunk, starts, strict=True)):
+            tokens[index, : counts[index]] = torch.tensor(prompt[start:])
+        device = tokens.device
+        hidden = model.hidden(self._cache, chunk[0][1], tokens, torch.tensor(starts, device=device), counts)
+        return [hidden[index, count - 1] for index, count in enumerate(counts)]
+
+    def _decode(self, decoding: list[Sequence]) -> None:
+        model = self._model_for(decoding[0].pending.request.adapter)
+        device = self._cache.keys.device
+        tokens = torch.tensor([[sequence.tokens[-1]] for sequence in decoding], device=device)
+        starts = torch.tensor([sequence.fed for sequence in decoding], device=device)
+        hidden = model.hidden(self._cache, 0, tokens, starts, [1] * len(decoding))[:, 0]
+        for sequence in decoding:
+            sequence.fed += 1
+        self._draw(model, decoding, hidden)
+
+    def _draw(self, model: CachedModel, sequences: list[Sequence], hidden: torch.Tensor) -> None:
+        settings = [sequence.settings for sequence in sequences]
+        uniforms = [sequence.uniforms.next() for sequence in sequences]
+        tokens, logprobs = draw(model.logits(hidden), settings, uniforms)
+        for sequence, token, logprob in zip(sequences, tokens, logprobs, strict=True):
+            sequence.tokens.append(token)
+            sequence.logprobs.append(logprob)
+
+    def _retire(self) -> None:
+        """Resolves ended sequences, keeps their keys and values, and closes the holes."""
+        for row in reversed(range(len(self._batch))):
+            sequence = self._batch[row]
+            reason = sequence.stop_reason(self._tokenizer)
+            if reason is None:
+                continue
+            stored = self._cache.extract(row, sequence.fed)
+            adapter = sequence.pending.request.adapter or ""
+            self._prefixes.put(adapter, sequence.context[: sequence.fed], stored)
+            result = SampledSequence(sequence.tokens, sequence.logprobs, reason)
+            sequence.pending.finish(sequence.sample_index, result)
+            self._remove_row(row)
+
+    def _remove_row(self, row: int) -> None:
+        last = len(self._batch) - 1
+        if row != last:
+            self._cache.copy_row(last, row, self._batch[last].fed)
+            self._batch[row] = self._batch[last]
+        self._batch.pop()
+
+    def score_prompt(self, sequences: list[Sequence], topk: int) -> None:
+        """Computes the prompt logprobs of a request that asks for them, in the row behind the batch."""
+        pending = sequences[0].pending
+        prompt = list(pending.request.prompt)
+        model = self._model_for(pending.request.adapter)
+        device = self._cache.keys.device
+        hidden = model.hidden(
+            self._cache,
+            len(self._batch),
+            torch.tensor([prompt], device=device),
+            torch.zeros(1, dtype=torch.long),
+            [len(prompt)],
+        )[0, :-1]
+        logprobs: list[float | None] = [None]
+        top: list[list[tuple[int, float]] | None] = [None]
+        targets = torch.tensor(prompt[1:], device=device)
+        for start in range(0, len(prompt) - 1, _LOGIT_ROWS):
+            part = torch.log_softmax(model.logits(hidden[start : start + _LOGIT_ROWS]), dim=-1)
+            logprobs += part.gather(1, targets[start : start + _LOGIT_ROWS, None])[:, 0].tolist()
+            if topk:
+                values, tokens = part.topk(topk, dim=-1)
+                top += [
+                    list(zip(row_tokens, row_values, strict=True))
+                    for row_tokens, row_values in zip(tokens.tolist(), values.tolist(), strict=True)
+                ]
+        pending.result = replace(pending.result, prompt_logprobs=logprobs, topk_prompt_logprobs=top if topk else None)
