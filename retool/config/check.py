@@ -6,8 +6,8 @@
 """
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
@@ -16,6 +16,9 @@ from retool.config import rules, schema
 from retool.config.build import target_allowed
 from retool.config.constraints import constraint_of, did_you_mean
 from retool.errors import UserError
+
+_MARK = {"train": "ppo", "sft": "sft"}
+"""The group that tells an entry point's configuration from the others'."""
 
 
 def check(cfg: DictConfig) -> None:
@@ -33,31 +36,36 @@ def summary(found: list[str]) -> str:
 
 def problems(cfg: DictConfig) -> list[str]:
     """Everything that is wrong with `cfg`, one line each."""
-    entry = OmegaConf.get_type(cfg)
-    root = entry if dataclasses.is_dataclass(entry) else schema.Run
-    found = list(_against_schema(cfg, root, ""))
+    found = list(_against_schema(cfg, _entry_schema(cfg), ""))
     found.extend(_targets(cfg))
     found.extend(rules.violations(cfg))
     return list(dict.fromkeys(found))
 
 
+def _entry_schema(cfg: DictConfig) -> type:
+    """The dataclass that the whole configuration was composed from; for a saved file, that of the entry point it fits."""
+    entry = OmegaConf.get_type(cfg)
+    if entry is not None and dataclasses.is_dataclass(entry):
+        return entry
+    return next((node for name, node in schema.ENTRIES.items() if _MARK.get(name) in cfg), schema.Evaluate)
+
+
 def _against_schema(node: DictConfig, node_type: type, path: str) -> Iterator[str]:
     fields = {field.name: field for field in dataclasses.fields(node_type)}
+    typed = OmegaConf.structured(node_type)
     for key in node:
         name = f"{path}{key}"
-        if key not in fields:
-            if name != "hydra":
-                yield f"{name}: there is no such key.{did_you_mean(str(key), list(fields))} Known: {', '.join(fields)}."
-            continue
-        yield from _check_key(node, str(key), fields[str(key)], node_type, name)
+        if key in fields:
+            yield from _check_key(node, fields[str(key)], typed, name)
+        elif name != "hydra":
+            yield f"{name}: there is no such key.{did_you_mean(str(key), list(fields)) or _known(fields)}"
     for key in fields:
-        if key not in node:
+        if key not in node.keys():  # noqa: SIM118 - `in node` is false for a key whose value is missing
             yield f"{path}{key}: the key is missing. Set {path}{key}=VALUE."
 
 
-def _check_key(
-    node: DictConfig, key: str, field: "dataclasses.Field[Any]", node_type: type, name: str
-) -> Iterator[str]:
+def _check_key(node: DictConfig, field: "dataclasses.Field[Any]", typed: DictConfig, name: str) -> Iterator[str]:
+    key = field.name
     if OmegaConf.is_missing(node, key):
         yield f"{name}: a value is needed. Set {name}=VALUE."
         return
@@ -69,12 +77,11 @@ def _check_key(
         yield f"{name}: {_first_line(error)}"
         return
     if isinstance(value, DictConfig):
-        child_type = _schema_of(value)
+        child_type = _schema_of(value, field.type)
         if child_type is not None:
             yield from _against_schema(value, child_type, f"{name}.")
         return
     try:
-        typed = OmegaConf.structured(node_type)
         typed[key] = value
     except OmegaConfBaseException as error:
         yield f"{name}: {_first_line(error)}"
@@ -85,11 +92,18 @@ def _check_key(
         yield f"{name}: {violation}"
 
 
-def _schema_of(node: DictConfig) -> type | None:
-    """The dataclass that a node was composed from; else the one that belongs to its `_target_`, if we know it."""
+def _known(fields: Iterable[str]) -> str:
+    return f" Known: {', '.join(name for name in fields if name != '_target_')}."
+
+
+def _schema_of(node: DictConfig, annotation: object) -> type | None:
+    """The dataclass that a node was composed from; else that of its annotation, or of its `_target_`, if we know it."""
     node_type = OmegaConf.get_type(node)
     if node_type is not None and dataclasses.is_dataclass(node_type):
         return node_type
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
+            return candidate
     target = node.get("_target_")
     return schema.schema_of_target(target) if isinstance(target, str) else None
 

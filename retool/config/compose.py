@@ -1,0 +1,159 @@
+"""Composing configurations outside Hydra's own main, with errors in the user's terms.
+
+`config_loader` makes Hydra's loader over `conf/` and the user's own directories. `Composition` is a composed configuration, or
+all that is wrong with the overrides; `compose` makes it: an override that Hydra refuses is noted with a suggestion and left
+out, and composing goes on, so that one message lists every mistake.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.utils import setup_globals
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from retool.config.constraints import did_you_mean
+from retool.config.paths import conf_dir
+
+_OVERRIDE_KEY = re.compile(r"(?:Could not override|Could not append to config\. .*? at|Key) '([^']+)'", re.DOTALL)
+_MERGED_OVERRIDE = re.compile(r"Error merging override (.+)")
+_MISSING_OPTION = re.compile(r"Could not (?:find|load) '([^']+)'")
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """`cfg` includes the `hydra` node; it is `None` when nothing could be composed. `problems` is one line each."""
+
+    cfg: DictConfig | None
+    problems: tuple[str, ...]
+
+
+def config_loader(config_dirs: Sequence[str] = (), primary: str | None = None) -> ConfigLoaderImpl:
+    """Hydra's loader over `primary` (default: `conf/`) and further directories, which come first as `--config-dir` does."""
+    setup_globals()
+    search_path = create_config_search_path(primary or str(conf_dir()))
+    for directory in config_dirs:
+        search_path.prepend(
+            provider="command-line",
+            path=f"file://{Path(directory).absolute()}",
+            anchor=SearchPathQuery(provider="schema"),
+        )
+    return ConfigLoaderImpl(config_search_path=search_path)
+
+
+def compose(loader: ConfigLoaderImpl, config_name: str, overrides: Sequence[str], mode: RunMode) -> Composition:
+    """Composes as Hydra would, leaving out and noting each override that Hydra refuses. Never raises for what the user wrote."""
+    remaining = list(overrides)
+    problems: list[str] = []
+    while True:
+        try:
+            cfg = loader.load_configuration(config_name, remaining, run_mode=mode, validate_sweep_overrides=False)
+            return Composition(cfg, tuple(problems))
+        except HydraException as error:
+            culprit = _culprit(error, remaining)
+            problems.append(_explain(error, culprit, loader, config_name, mode))
+            if culprit is None:
+                return Composition(None, tuple(problems))
+            remaining.remove(culprit)
+        except AssertionError:  # what OmegaConf raises for a key below a null
+            culprit = _below_null(remaining, loader, config_name, mode)
+            if culprit is None:
+                raise
+            key = culprit.split("=", maxsplit=1)[0].lstrip("+~")
+            problems.append(f"{key}: '{key.rpartition('.')[0]}' is null here, so it has no keys.")
+            remaining.remove(culprit)
+
+
+def _below_null(overrides: Sequence[str], loader: ConfigLoaderImpl, config_name: str, mode: RunMode) -> str | None:
+    """The first override that sets a key below a null, found by trying each with the options that the others choose."""
+    choices = [line for line in overrides if "." not in line.split("=", maxsplit=1)[0]]
+    for line in overrides:
+        if line in choices:
+            continue
+        try:
+            loader.load_configuration(config_name, [*choices, line], run_mode=mode, validate_sweep_overrides=False)
+        except AssertionError:
+            return line
+        except HydraException:
+            continue
+    return None
+
+
+def parse_overrides(lines: Sequence[str]) -> list[Override]:
+    """Parsed overrides; raises Hydra's `OverrideParseException`."""
+    return OverridesParser.create().parse_overrides(list(lines))
+
+
+def _culprit(error: HydraException, overrides: Sequence[str]) -> str | None:
+    """The override that Hydra's message is about."""
+    text = str(error)
+    if isinstance(error, OverrideParseException):
+        return error.override if error.override in overrides else None
+    merged = _MERGED_OVERRIDE.search(text)
+    if merged and merged.group(1) in overrides:
+        return merged.group(1)
+    found = _OVERRIDE_KEY.search(text)
+    wanted = found.group(1) if found else None
+    missing = _MISSING_OPTION.search(text)
+    for line in overrides:
+        override = parse_overrides([line])[0]
+        if wanted is not None and override.key_or_group in (wanted, wanted.split("@")[0]):
+            return line
+        if missing and missing.group(1) == f"{override.key_or_group}/{override.value()}":
+            return line
+    return None
+
+
+def _explain(
+    error: HydraException, culprit: str | None, loader: ConfigLoaderImpl, config_name: str, mode: RunMode
+) -> str:
+    text = str(error).strip()
+    if culprit is None:
+        return "\n".join(filter(None, (text, str(error.__cause__ or ""))))
+    if isinstance(error, OverrideParseException):
+        return f"'{culprit}' is not an override: {text.splitlines()[0]}. Write KEY=VALUE; quote brackets and spaces for the shell."
+    override = parse_overrides([culprit])[0]
+    key = override.key_or_group
+    if isinstance(error, MissingConfigException):
+        options = [str(option) for option in error.options or loader.get_group_options(key)]
+        return (
+            f"{key}: there is no option '{override.value()}'.{did_you_mean(str(override.value()), options)} "
+            f"Options: {', '.join(options)}."
+        )
+    if _MERGED_OVERRIDE.search(text):
+        cause = str(error.__cause__).splitlines()[0] if error.__cause__ else text
+        return f"{key}: {cause.rstrip('.')}."
+    if "Could not override" in text:
+        base = loader.load_configuration(config_name, [], run_mode=mode)
+        return f"{key}: there is no such key.{_nearest_key(key, base, loader)}"
+    return text.splitlines()[0]
+
+
+def _nearest_key(key: str, base: DictConfig, loader: ConfigLoaderImpl) -> str:
+    """A suggestion: first among the sister keys, then among all keys and groups."""
+    known = [*_dotted(base), *loader.list_groups("")]
+    parent, _, leaf = key.rpartition(".")
+    sisters = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == parent]
+    suggestion = did_you_mean(leaf, sisters)
+    if suggestion:
+        return suggestion.replace("'", f"'{parent}.", 1) if parent else suggestion
+    return did_you_mean(key, known)
+
+
+def _dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    for key in node:
+        name = f"{prefix}{key}"
+        if name == "hydra":
+            continue
+        yield name
+        child = None if OmegaConf.is_missing(node, key) or OmegaConf.is_interpolation(node, str(key)) else node[key]
+        if isinstance(child, DictConfig):
+            yield from _dotted(child, f"{name}.")
