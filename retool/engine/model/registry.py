@@ -50,7 +50,7 @@ def _packaged(name: str) -> Path:
     if not is_complete(directory):
         raise EngineError(
             "model_not_found",
-            f"The packaged model '{name}' is missing from {directory}: the installation is incomplete; reinstall retool.",
+            f"The packaged model '{name}' is missing from {directory}: reinstall retool.",
         )
     return directory
 
@@ -84,8 +84,8 @@ def _from_hub(repository: str) -> Path:
     if found is None:
         raise EngineError(
             "model_not_found",
-            f"'{repository}' is neither a local folder nor in the Hugging Face cache, and could not be fetched from the "
-            f"hub (out of reach, offline mode, no such repository, or no access). {_CHOICES}",
+            f"'{repository}' is neither a local folder nor in the Hugging Face cache, and could not be fetched from "
+            f"the hub (out of reach, offline mode, no such repository, or no access). {_CHOICES}",
         )
     return found
 

