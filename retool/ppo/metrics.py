@@ -67,8 +67,9 @@ def ratio_metrics(parts: Sequence[TokenColumns], settings: LossSettings) -> dict
     new = np.concatenate([p.new for p in parts])
     advantages = np.concatenate([p.advantages for p in parts])
     log_ratio = new - old
-    with np.errstate(over="ignore"):  # an overflow becomes inf, which the caller refuses
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite, which the caller refuses
         ratio = np.exp(log_ratio)
+        effective = ratio.sum() ** 2 / (len(ratio) * np.square(ratio).sum())
     metrics = {
         "ppo/ratio_mean": float(ratio.mean()),
         "ppo/ratio_max": float(ratio.max()),
@@ -78,7 +79,7 @@ def ratio_metrics(parts: Sequence[TokenColumns], settings: LossSettings) -> dict
         "ppo/kl_k1": float(-log_ratio.mean()),
         "ppo/kl_k3": float((ratio - 1.0 - log_ratio).mean()),
         "ppo/entropy_proxy": float(-old.mean()),
-        "ppo/effective_sample_size": float(ratio.sum() ** 2 / (len(ratio) * np.square(ratio).sum())),
+        "ppo/effective_sample_size": float(effective),
     }
     if settings.clips:
         low, high = settings.thresholds
