@@ -1,4 +1,6 @@
-"""Configuration: what it may say (`schema`), whether it does (`check`), turning it into objects (`build`), where it is (`paths`)."""
+"""Configuration: what it may say (`schema`), whether it does (`check`), making objects of it (`build`), where it is
+(`paths`), and entry points (`entry`).
+"""
 
 from retool.config.build import build
 from retool.config.check import check

@@ -13,13 +13,11 @@ def target_allowed(target: str, allow_targets: Sequence[str]) -> bool:
     return any(target.startswith(f"{package.rstrip('.')}.") for package in ("retool", *allow_targets))
 
 
-def build(  # noqa: ANN401 - the type is that of the configured target
-    cfg: DictConfig, *, allow_targets: Sequence[str] = (), omit: Sequence[str] = (), **arguments: object
-) -> Any:
+def build(cfg: DictConfig, *, allow_targets: Sequence[str] = (), omit: Sequence[str] = (), **arguments: object) -> Any:  # noqa: ANN401 - the type is that of the configured target
     """Calls `cfg._target_` with the keys of `cfg`, without those in `omit`, and with `arguments` on top.
 
-    Lists and mappings arrive as plain Python objects. Raises `UserError` for a target outside the allowed packages and for
-    arguments that the target refuses; errors of the target itself pass unchanged when they are ours.
+    Lists and mappings arrive as plain Python objects. Raises `UserError` for a target outside the allowed packages and
+    for arguments that the target refuses; errors of the target itself pass unchanged when they are ours.
     """
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate

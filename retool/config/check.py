@@ -1,8 +1,8 @@
 """Finds everything that is wrong with a composed configuration before anything heavy is imported.
 
-`problems(cfg)` lists them, `check(cfg)` raises one `UserError` with all of them. Two parts: every key against the schema
-(unknown even when forced in with `+`, missing, of the wrong type, outside its limits), then the rules that span keys
-(`retool.config.rules`).
+`problems(cfg)` lists them, `check(cfg)` raises one `UserError` with all of them. Two parts: every key against the
+schema (unknown even when forced in with `+`, missing, of the wrong type, outside its limits), then the rules that span
+keys (`retool.config.rules`).
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ def problems(cfg: DictConfig) -> list[str]:
 
 
 def _entry_schema(cfg: DictConfig) -> type:
-    """The dataclass that the whole configuration was composed from; for a saved file, that of the entry point it fits."""
+    """The dataclass that the configuration was composed from; for a saved file, that of the entry point it fits."""
     entry = OmegaConf.get_type(cfg)
     if entry is not None and dataclasses.is_dataclass(entry):
         return entry
@@ -53,12 +53,12 @@ def _entry_schema(cfg: DictConfig) -> type:
 def _against_schema(node: DictConfig, node_type: type, path: str) -> Iterator[str]:
     fields = {field.name: field for field in dataclasses.fields(node_type)}
     typed = OmegaConf.structured(node_type)
-    for key in node:
+    for key in map(str, node):
         name = f"{path}{key}"
         if key in fields:
-            yield from _check_key(node, fields[str(key)], typed, name)
+            yield from _check_key(node, fields[key], typed, name)
         elif name != "hydra":
-            yield f"{name}: there is no such key.{did_you_mean(str(key), list(fields)) or _known(fields)}"
+            yield f"{name}: there is no such key.{did_you_mean(key, list(fields)) or _known(fields)}"
     for key in fields:
         if key not in node.keys():  # noqa: SIM118 - `in node` is false for a key whose value is missing
             yield f"{path}{key}: the key is missing. Set {path}{key}=VALUE."
@@ -110,7 +110,7 @@ def _schema_of(node: DictConfig, annotation: object) -> type | None:
 
 def _targets(cfg: DictConfig) -> Iterator[str]:
     allowed = [str(package) for package in cfg.get("allow_targets") or []]
-    for group in cfg:
+    for group in map(str, cfg):
         value = None if OmegaConf.is_missing(cfg, group) else cfg._get_node(group)
         target = value.get("_target_") if isinstance(value, DictConfig) and not value._is_none() else None
         if isinstance(target, str) and not target_allowed(target, allowed):

@@ -1,8 +1,8 @@
 """Composing configurations outside Hydra's own main, with errors in the user's terms.
 
-`config_loader` makes Hydra's loader over `conf/` and the user's own directories. `Composition` is a composed configuration, or
-all that is wrong with the overrides; `compose` makes it: an override that Hydra refuses is noted with a suggestion and left
-out, and composing goes on, so that one message lists every mistake.
+`config_loader` makes Hydra's loader over `conf/` and the user's own directories. `Composition` is a composed
+configuration and all that is wrong with the overrides; `compose` makes it: an override that Hydra refuses is noted with
+a suggestion and left out, and composing goes on, so that one message lists every mistake.
 """
 
 import re
@@ -37,7 +37,7 @@ class Composition:
 
 
 def config_loader(config_dirs: Sequence[str] = (), primary: str | None = None) -> ConfigLoaderImpl:
-    """Hydra's loader over `primary` (default: `conf/`) and further directories, which come first as `--config-dir` does."""
+    """Hydra's loader over `primary` (default: `conf/`) and further directories, as `--config-dir` adds them."""
     setup_globals()
     search_path = create_config_search_path(primary or str(conf_dir()))
     for directory in config_dirs:
@@ -50,7 +50,7 @@ def config_loader(config_dirs: Sequence[str] = (), primary: str | None = None) -
 
 
 def compose(loader: ConfigLoaderImpl, config_name: str, overrides: Sequence[str], mode: RunMode) -> Composition:
-    """Composes as Hydra would, leaving out and noting each override that Hydra refuses. Never raises for what the user wrote."""
+    """Composes as Hydra would, but leaves out and notes each override that Hydra refuses."""
     remaining = list(overrides)
     problems: list[str] = []
     while True:
@@ -74,7 +74,8 @@ def compose(loader: ConfigLoaderImpl, config_name: str, overrides: Sequence[str]
 
 def _below_null(overrides: Sequence[str], loader: ConfigLoaderImpl, config_name: str, mode: RunMode) -> str | None:
     """The first override that sets a key below a null, found by trying each with the options that the others choose."""
-    choices = [line for line in overrides if "." not in line.split("=", maxsplit=1)[0]]
+    groups = loader.list_groups("")
+    choices = [line for line in overrides if line.split("=", maxsplit=1)[0].lstrip("+") in groups]
     for line in overrides:
         if line in choices:
             continue
@@ -119,7 +120,8 @@ def _explain(
     if culprit is None:
         return "\n".join(filter(None, (text, str(error.__cause__ or ""))))
     if isinstance(error, OverrideParseException):
-        return f"'{culprit}' is not an override: {text.splitlines()[0]}. Write KEY=VALUE; quote brackets and spaces for the shell."
+        reason = text.splitlines()[0]
+        return f"'{culprit}' is not an override: {reason}. Write KEY=VALUE; quote brackets and spaces for the shell."
     override = parse_overrides([culprit])[0]
     key = override.key_or_group
     if isinstance(error, MissingConfigException):
@@ -149,11 +151,11 @@ def _nearest_key(key: str, base: DictConfig, loader: ConfigLoaderImpl) -> str:
 
 
 def _dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
-    for key in node:
+    for key in map(str, node):
         name = f"{prefix}{key}"
         if name == "hydra":
             continue
         yield name
-        child = None if OmegaConf.is_missing(node, key) or OmegaConf.is_interpolation(node, str(key)) else node[key]
+        child = None if OmegaConf.is_missing(node, key) or OmegaConf.is_interpolation(node, key) else node[key]
         if isinstance(child, DictConfig):
             yield from _dotted(child, f"{name}.")

@@ -1,7 +1,7 @@
 """What a key of the schema may hold beyond its type, declared next to the key.
 
-`option` makes a dataclass field with a `Constraint`; `constraint_of` reads it back; `Constraint.violation` says in words
-what is wrong with a value.
+`option` makes a dataclass field with a `Constraint`; `constraint_of` reads it back; `Constraint.violation` says in
+words what is wrong with a value; `did_you_mean` suggests the nearest known word.
 """
 
 import math
@@ -24,7 +24,7 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Bounds are inclusive except `above`. `file` asks for an existing file or directory; `filled` for a non-blank text."""
+    """Bounds are inclusive except `above`. `file`: a file or directory must exist there; `filled`: no blank text."""
 
     choices: tuple[str, ...] | None = None
     low: float | None = None
@@ -59,7 +59,7 @@ class Constraint:
         return None
 
 
-def option(  # noqa: ANN401 - like dataclasses.field, it stands for a value of the key's own type
+def option(
     default: object = MISSING,
     *,
     choices: Sequence[str] | None = None,
@@ -68,7 +68,7 @@ def option(  # noqa: ANN401 - like dataclasses.field, it stands for a value of t
     above: float | None = None,
     file: bool = False,
     filled: bool = False,
-) -> Any:
+) -> Any:  # noqa: ANN401 - like dataclasses.field, it stands for a value of the key's own type
     """A dataclass field with a constraint. Without a default the option's YAML must give the value."""
     constraint = Constraint(tuple(choices) if choices is not None else None, low, high, above, file, filled)
     metadata = {_METADATA_KEY: constraint}

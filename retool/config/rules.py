@@ -1,7 +1,7 @@
 """Rules that span several keys of a configuration, and files that must exist.
 
-A rule is a function from `Values` to problem lines. A rule that needs a key which the configuration lacks, or whose value
-the schema already refuses, is skipped: that problem is reported by `retool.config.check`.
+A rule is a function from `Values` to problem lines. A rule that needs a key which the configuration lacks, or whose
+value the schema already refuses, is skipped: that problem is reported by `retool.config.check`.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ T = TypeVar("T")
 Number = int | float
 
 
-class _Unavailable(Exception):
+class _UnavailableError(Exception):
     """A rule needs a key that is absent or of the wrong type."""
 
 
@@ -36,7 +36,7 @@ class Values:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if not isinstance(value, kind):
-            raise _Unavailable(name)
+            raise _UnavailableError(name)
         return value
 
     def optional(self, name: str, kind: type[T]) -> T | None:
@@ -47,7 +47,7 @@ class Values:
         try:
             return OmegaConf.select(self._cfg, name, throw_on_missing=True)
         except OmegaConfBaseException as error:
-            raise _Unavailable(name) from error
+            raise _UnavailableError(name) from error
 
     def has(self, group: str) -> bool:
         return group in self._cfg
@@ -62,7 +62,7 @@ def violations(cfg: DictConfig) -> Iterator[str]:
     for rule in (_sampling, _groups, _budgets, _clipping, _evaluation, _steps, _files, _resume, _service):
         try:
             yield from rule(values)
-        except _Unavailable:
+        except _UnavailableError:
             continue
 
 
@@ -74,8 +74,8 @@ def _sampling(values: Values) -> Iterator[str]:
         actual = values.get(f"rollout.{key}", type(value))
         if actual != value:
             yield (
-                f"rollout.{key}: training must sample with {key}={value:g}, not {actual:g}: otherwise the returned logprobs "
-                "are not the policy's and the update is wrong. rollout.force_sampling=true allows it."
+                f"rollout.{key}: training must sample with {key}={value:g}, not {actual:g}: otherwise the returned "
+                "logprobs are not the policy's and the update is wrong. rollout.force_sampling=true allows it."
             )
 
 
@@ -83,7 +83,8 @@ def _groups(values: Values) -> Iterator[str]:
     size = values.get("ppo.group_size", int)
     if size < 2:
         yield (
-            f"ppo.group_size: {size} sample a question has no group to compare with, so every advantage is zero. Use at least 2."
+            f"ppo.group_size: {size} sample a question has no group to compare with, so every advantage is zero. "
+            "Use at least 2."
         )
 
 
@@ -108,7 +109,7 @@ def _clipping(values: Values) -> Iterator[str]:
     loss = values.get("ppo.loss", str)
     low, high = values.get("ppo.clip_low", float), values.get("ppo.clip_high", float)
     if loss == "ppo" and not low < 1.0 < high:
-        yield f"ppo.clip_low, ppo.clip_high: absolute ratios around 1 are needed, such as 0.8 and 1.28, not {low:g} and {high:g}."
+        yield f"ppo.clip_low, ppo.clip_high: ratios around 1 are needed, such as 0.8 and 1.28, not {low:g} and {high:g}."
     if loss == "cispo" and not low < high:
         yield f"ppo.clip_low, ppo.clip_high: {low:g} must be below {high:g}. cispo's own defaults are 0.0 and 4.0."
 
@@ -120,7 +121,7 @@ def _evaluation(values: Values) -> Iterator[str]:
             yield f"eval.k: {k} is not between 1 and eval.samples={samples}. Set eval.k=[1,{samples}] or more samples."
     sets = values.get("eval.sets", list)
     paths = values.get("eval.paths", DictConfig)
-    for name, path in paths.items():
+    for name, path in ((str(key), value) for key, value in paths.items()):
         if name not in sets:
             yield f"eval.paths.{name}: '{name}' is not among eval.sets={sets}."
         if not Path(str(path)).expanduser().is_file():

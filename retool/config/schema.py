@@ -1,9 +1,9 @@
 """What a configuration may say: one dataclass a component, registered in Hydra's ConfigStore.
 
 The schema holds names, types and limits; the values are in `conf/`. Each YAML of a group starts with
-`defaults: [/schema/<group>/<component>@_here_, _self_]`, so that Hydra itself refuses wrong types. The keys of a component
-with a `_target_` are the keyword arguments of that target. `register()` makes the schema known; entry points call it
-before Hydra composes anything.
+`defaults: [/schema/<group>/<component>@_here_, _self_]`, so that Hydra itself refuses wrong types. The keys of a
+component with a `_target_` are the keyword arguments of that target. `register()` makes the schema known; entry points
+call it before Hydra composes anything.
 
 Top level: `Train`, `Evaluate`, `Sft`, all based on `Run`. Groups: `Model` (with `Engine`, `Lora`, `Price`, `Recipe`),
 `ArithmeticData`, `FileData`, `Rollout`, `Sandbox`, `Reward`, `Ppo`, `Evaluation`, `Tuning`, `JsonlTracker`,
