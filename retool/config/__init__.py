@@ -2,8 +2,8 @@
 (`paths`), and entry points (`entry`).
 """
 
-from retool.config.build import build
+from retool.config.build import build, typed
 from retool.config.check import check
 from retool.config.paths import conf_dir
 
-__all__ = ["build", "check", "conf_dir"]
+__all__ = ["build", "check", "conf_dir", "typed"]

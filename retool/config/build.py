@@ -1,11 +1,24 @@
-"""Turns a component's configuration into the object it describes. The only caller of `hydra.utils.instantiate`."""
+"""From configuration to objects: `build` calls a component's `_target_`, `typed` makes a schema object of a group.
+
+`build` is the only caller of `hydra.utils.instantiate`.
+"""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
 from retool.errors import InfrastructureError, UserError
+
+T = TypeVar("T")
+
+
+def typed(cfg: DictConfig, kind: type[T]) -> T:
+    """The values of a group without a `_target_`, resolved, as an instance of its schema."""
+    content = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    value = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), content))
+    assert isinstance(value, kind)
+    return value
 
 
 def target_allowed(target: str, allow_targets: Sequence[str]) -> bool:

@@ -109,7 +109,7 @@ def _clipping(values: Values) -> Iterator[str]:
     loss = values.get("ppo.loss", str)
     low, high = values.get("ppo.clip_low", float), values.get("ppo.clip_high", float)
     if loss == "ppo" and not low < 1.0 < high:
-        yield f"ppo.clip_low, ppo.clip_high: ratios around 1 are needed, such as 0.8 and 1.28, not {low:g} and {high:g}."
+        yield f"ppo.clip_low, ppo.clip_high: {low:g} and {high:g} do not enclose 1. They are ratios, such as 0.8, 1.28."
     if loss == "cispo" and not low < high:
         yield f"ppo.clip_low, ppo.clip_high: {low:g} must be below {high:g}. cispo's own defaults are 0.0 and 4.0."
 
