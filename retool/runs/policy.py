@@ -1,7 +1,7 @@
 """From the `model` group to something that can be sampled and trained.
 
 Contents: `open_policy` (a connected client, and the embedded engine with it), `open_protocol` (how the model is
-spoken to), `load_template` (the chat template that the configuration names).
+spoken to), `require_credentials` (fails early where the service would refuse).
 """
 
 from collections.abc import AsyncIterator
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
     from retool.policy.client import PolicyClient
     from retool.protocol.chat import ChatProtocol
+
+
+def require_credentials(model: schema.Model) -> None:
+    """Raises `UserError` if the model is served elsewhere and there is no key for that server. Loads nothing heavy."""
+    if model.engine is None:
+        from retool.policy.credentials import check_credentials
+
+        check_credentials(model.base_url)
 
 
 @asynccontextmanager
@@ -46,7 +54,9 @@ def open_protocol(
     """The conversation format of the model. Raises `UserError` for a chat template that cannot carry it."""
     from retool.protocol.chat import ChatProtocol
 
-    load_template(tokenizer, model)
+    template = None
+    if model.chat_template is not None:
+        template = chat_template_path(model.chat_template).read_text(encoding="utf-8")
     return ChatProtocol(
         tokenizer,
         tool_format=model.tool_format,
@@ -54,10 +64,5 @@ def open_protocol(
         mode=mode,
         system_prompt=model.system_prompt,
         code_budget=code_budget,
+        chat_template=template,
     )
-
-
-def load_template(tokenizer: "PreTrainedTokenizerBase", model: schema.Model) -> None:
-    """Gives the tokenizer the template of `model.chat_template`, if one is set."""
-    if model.chat_template is not None:
-        tokenizer.chat_template = chat_template_path(model.chat_template).read_text(encoding="utf-8")
