@@ -27,7 +27,8 @@ _BACKLOG = 2048
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises `UserError` when the address cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # Naming the protocol makes asyncio set TCP_NODELAY on accepted connections; replies take 40 ms without it.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
