@@ -5,16 +5,17 @@ The schema holds names, types and limits; the values are in `conf/`. Each YAML o
 component with a `_target_` are the keyword arguments of that target. `register()` makes the schema known; entry points
 call it before Hydra composes anything.
 
-Top level: `Train`, `Evaluate`, `Sft`, all based on `Run`. Groups: `Model` (with `Engine`, `Lora`, `Price`, `Recipe`),
-`ArithmeticData`, `FileData`, `Rollout`, `Sandbox`, `Reward`, `Ppo`, `Evaluation`, `Tuning`, `JsonlTracker`,
-`SwanlabTracker`, `Checkpoint`. Models of which nothing else is known can be described by `conf/model/hf.yaml`.
+Top level: `Train`, `Evaluate`, `Sft`, all based on `Run`, and `Serve`. Groups: `Model` (with `Engine`, `Lora`,
+`Price`, `Recipe`), `ArithmeticData`, `FileData`, `Rollout`, `Sandbox`, `Reward`, `Ppo`, `Evaluation`, `Tuning`,
+`JsonlTracker`, `SwanlabTracker`, `Checkpoint`. Models of which nothing else is known can be described by
+`conf/model/hf.yaml`.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_origin
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from retool.config.constraints import option
 
@@ -311,6 +312,18 @@ class Sft(Run):
     sft: Tuning = MISSING
 
 
+@dataclass
+class Serve:
+    """`retool.serve`."""
+
+    host: str = option(filled=True)
+    port: int = option(low=0, high=65535)
+    key: str | None = None
+    engine_dir: str | None = None
+    allow_targets: list[str] = field(default_factory=list)
+    model: Model = MISSING
+
+
 COMPONENTS: dict[str, dict[str, type]] = {
     "model": {"policy": Model},
     "data": {"arithmetic": ArithmeticData, "file": FileData},
@@ -325,7 +338,7 @@ COMPONENTS: dict[str, dict[str, type]] = {
 }
 """Schema of each group's components: `/schema/<group>/<component>` in a defaults list."""
 
-ENTRIES: dict[str, type] = {"train": Train, "eval": Evaluate, "sft": Sft}
+ENTRIES: dict[str, type] = {"train": Train, "eval": Evaluate, "sft": Sft, "serve": Serve}
 """Schema of each entry point's top level: `/schema/<entry>` in a defaults list."""
 
 
@@ -336,7 +349,17 @@ def register() -> None:
         store.store(group="schema", name=entry, node=node, package="_global_", provider="retool")
     for group, components in COMPONENTS.items():
         for component, node in components.items():
-            store.store(group=f"schema/{group}", name=component, node=node, provider="retool")
+            store.store(group=f"schema/{group}", name=component, node=_with_open_mappings(node), provider="retool")
+
+
+def _with_open_mappings(node: type) -> DictConfig:
+    """The schema as a node in which mappings such as `eval.paths` take new keys without a `+`."""
+    config = OmegaConf.structured(node)
+    for key in config:
+        child = None if OmegaConf.is_missing(config, str(key)) else config._get_node(str(key))
+        if isinstance(child, DictConfig) and get_origin(child._metadata.ref_type) is dict:
+            OmegaConf.set_struct(child, False)
+    return config
 
 
 def schema_of_target(target: str) -> type | None:

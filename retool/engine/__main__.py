@@ -20,9 +20,11 @@ from typing import Any
 
 from retool.engine.types import EngineError
 from retool.engine.wire.parent import tie_to_parent
-from retool.engine.wire.server import EngineServer, bind
+from retool.engine.wire.server import EngineServer, bind, locked
 from retool.engine.wire.service import Service, ServiceSettings
 from retool.errors import UserError
+
+logger = logging.getLogger("retool.engine")
 
 _STOP_WITHIN_S = 4.0
 
@@ -36,14 +38,15 @@ def main() -> None:
     config = json.loads(_read_line(0))
     closing = _Closing()
     tie_to_parent(config["parent_pid"], 0, closing)
+    logger.info("Starting with %s in %s", config["engine"], config["engine_dir"])
     try:
-        server = EngineServer(_service(config), bind("127.0.0.1", 0))
+        with locked(Path(config["engine_dir"])):
+            closing.server = server = EngineServer(_service(config), bind("127.0.0.1", 0))
+            asyncio.run(server.run(on_ready=lambda: answer({"ready": True, **server.description()})))
     except (UserError, EngineError) as error:
         answer({"ready": False, "message": str(error)})
         sys.exit(2)
-    closing.server = server
-    asyncio.run(server.run(on_ready=lambda: answer(server.description() | {"ready": True, "pid": os.getpid()})))
-    # The parent has gone or needs nothing more; an operation that still runs must not hold the process.
+    # The parent needs nothing more; an operation that still runs must not hold the process.
     os._exit(0)
 
 

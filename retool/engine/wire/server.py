@@ -1,4 +1,4 @@
-"""Running the application: `bind`, `EngineServer`.
+"""Running the application: `bind`, `locked`, `EngineServer`.
 
 `EngineServer.run` returns when it was told to stop. A stop answers those who wait for an event, lets requests in
 flight end for a few seconds, and closes the engine.
@@ -6,18 +6,18 @@ flight end for a few seconds, and closes the engine.
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import signal
 import socket
 from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 
 import uvicorn
 
 from retool.engine.wire.app import build_app
 from retool.engine.wire.service import Service
 from retool.errors import UserError
-
-logger = logging.getLogger(__name__)
 
 _GRACE_S = 10
 _KEEP_ALIVE_S = 300
@@ -39,6 +39,18 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+@contextlib.contextmanager
+def locked(engine_dir: Path) -> Generator[None, None, None]:
+    """Holds an engine directory. Raises `UserError` while another process does: two would undo each other's saves."""
+    engine_dir.mkdir(parents=True, exist_ok=True)
+    with (engine_dir / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"Another engine is using {engine_dir}. Stop it, or choose another directory.") from None
+        yield
+
+
 class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -53,6 +65,7 @@ class EngineServer:
         self._service = service
         self._listener = listener
         # The client drops idle connections after 5 s; a server that did so first would make it meet dead ones.
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         config = uvicorn.Config(
             build_app(service),
             access_log=False,
