@@ -16,6 +16,8 @@ class VerdictReason(StrEnum):
     """Proved equal by the symbolic worker."""
     WRONG_NUMBER = "wrong_number"
     """Both are rational numbers, and different."""
+    WRONG_TEXT = "wrong_text"
+    """One of the two is words, and the other is not the same words."""
     WRONG_SYMBOLIC = "wrong_symbolic"
     """The symbolic worker found them different."""
     WRONG_KIND = "wrong_kind"
