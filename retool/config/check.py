@@ -76,8 +76,10 @@ def _check_key(node: DictConfig, field: "dataclasses.Field[Any]", typed: DictCon
     except OmegaConfBaseException as error:
         yield f"{name}: {_first_line(error)}"
         return
+    constraint = constraint_of(field)
     if isinstance(value, DictConfig):
-        child_type = _schema_of(value, field.type)
+        declared = constraint.schema if constraint is not None else None
+        child_type = declared or _schema_of(value, field.type)
         if child_type is not None:
             yield from _against_schema(value, child_type, f"{name}.")
         return
@@ -86,7 +88,6 @@ def _check_key(node: DictConfig, field: "dataclasses.Field[Any]", typed: DictCon
     except OmegaConfBaseException as error:
         yield f"{name}: {_first_line(error)}"
         return
-    constraint = constraint_of(field)
     violation = constraint.violation(typed[key]) if constraint is not None else None
     if violation:
         yield f"{name}: {violation}"

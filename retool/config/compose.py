@@ -63,12 +63,11 @@ def compose(loader: ConfigLoaderImpl, config_name: str, overrides: Sequence[str]
             if culprit is None:
                 return Composition(None, tuple(problems))
             remaining.remove(culprit)
-        except AssertionError:  # what OmegaConf raises for a key below a null
+        except (AssertionError, AttributeError):  # what OmegaConf raises for keys below a null
             culprit = _below_null(remaining, loader, config_name, mode)
             if culprit is None:
                 raise
-            key = culprit.split("=", maxsplit=1)[0].lstrip("+~")
-            problems.append(f"{key}: '{key.rpartition('.')[0]}' is null here, so it has no keys.")
+            problems.append(_explain_null(culprit))
             remaining.remove(culprit)
 
 
@@ -81,7 +80,7 @@ def _below_null(overrides: Sequence[str], loader: ConfigLoaderImpl, config_name:
             continue
         try:
             loader.load_configuration(config_name, [*choices, line], run_mode=mode, validate_sweep_overrides=False)
-        except AssertionError:
+        except (AssertionError, AttributeError):
             return line
         except HydraException:
             continue
@@ -91,6 +90,13 @@ def _below_null(overrides: Sequence[str], loader: ConfigLoaderImpl, config_name:
 def parse_overrides(lines: Sequence[str]) -> list[Override]:
     """Parsed overrides; raises Hydra's `OverrideParseException`."""
     return OverridesParser.create().parse_overrides(list(lines))
+
+
+def _explain_null(culprit: str) -> str:
+    override = parse_overrides([culprit])[0]
+    key = override.key_or_group
+    null = key if isinstance(override.value(), dict) else key.rpartition(".")[0]
+    return f"{key}: '{null}' is null here, so it has no keys. Choose another option of '{key.partition('.')[0]}'."
 
 
 def _culprit(error: HydraException, overrides: Sequence[str]) -> str | None:

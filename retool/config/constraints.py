@@ -6,7 +6,7 @@ words what is wrong with a value; `did_you_mean` suggests the nearest known word
 
 import math
 from collections.abc import Sequence
-from dataclasses import Field, dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,11 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Bounds are inclusive except `above`. `file`: a file or directory must exist there; `filled`: no blank text."""
+    """Bounds are inclusive except `above`. `file`: a file or directory must exist there; `filled`: no blank text.
+
+    `schema`: the value is null or a mapping of that dataclass. OmegaConf cannot give keys to a null of a dataclass type
+    on the command line, so such a key is annotated `Any`.
+    """
 
     choices: tuple[str, ...] | None = None
     low: float | None = None
@@ -32,11 +36,15 @@ class Constraint:
     above: float | None = None
     file: bool = False
     filled: bool = False
+    schema: type | None = None
 
     def violation(self, value: object) -> str | None:
         """What is wrong with `value`, or `None`. `None` values are the type's business and always pass."""
         if value is None:
             return None
+        if self.schema is not None:
+            names = ", ".join(schema_field.name for schema_field in fields(self.schema))
+            return f"'{value}' is not a mapping with the keys {names}."
         if self.choices is not None and value not in self.choices:
             return f"'{value}' is not one of {', '.join(self.choices)}.{did_you_mean(str(value), self.choices)}"
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -68,9 +76,10 @@ def option(
     above: float | None = None,
     file: bool = False,
     filled: bool = False,
+    schema: type | None = None,
 ) -> Any:  # noqa: ANN401 - like dataclasses.field, it stands for a value of the key's own type
     """A dataclass field with a constraint. Without a default the option's YAML must give the value."""
-    constraint = Constraint(tuple(choices) if choices is not None else None, low, high, above, file, filled)
+    constraint = Constraint(tuple(choices) if choices is not None else None, low, high, above, file, filled, schema)
     metadata = {_METADATA_KEY: constraint}
     if isinstance(default, list | dict):
         return field(default_factory=default.copy, metadata=metadata)

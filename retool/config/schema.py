@@ -104,8 +104,13 @@ class Model:
     thinking: str = option("disabled", choices=("disabled", "keep", "strip"))
     system_prompt: str | None = None
     chat_template: str | None = None
-    price: Price | None = None
+    price: Any = option(None, schema=Price)  # noqa: RUF009  makes a field, as dataclasses.field does
     recipe: Recipe = field(default_factory=Recipe)
+
+    @property
+    def pricing(self) -> Price | None:
+        """`price` as an object."""
+        return None if self.price is None else Price(**self.price)
 
 
 @dataclass
@@ -354,7 +359,7 @@ def register() -> None:
 
 def _with_open_mappings(node: type) -> DictConfig:
     """The schema as a node in which mappings such as `eval.paths` take new keys without a `+`."""
-    config = OmegaConf.structured(node)
+    config: DictConfig = OmegaConf.structured(node)
     for key in config:
         child = None if OmegaConf.is_missing(config, str(key)) else config._get_node(str(key))
         if isinstance(child, DictConfig) and get_origin(child._metadata.ref_type) is dict:
