@@ -77,7 +77,7 @@ class TextEncoder:
         count = len(encoding.ids)
         if count <= max_tokens:
             return text
-        marker = f"\n[… {count} tokens in all, the middle is left out …]\n"
+        marker = f"\n[... {count} tokens in all, the middle is left out ...]\n"
         room = max_tokens - len(self.plain(marker))
         if room < 2:
             marker, room = "", max_tokens

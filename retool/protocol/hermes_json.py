@@ -18,7 +18,7 @@ from retool.protocol.types import CODE_PARAMETER, TOOL_NAME, CallSyntax, ParsedT
 _TRACES = re.compile(r'</?tool_call>|"name"\s*:\s*"' + TOOL_NAME + '"')
 _HEAD = re.compile(r"<tool_call>\s*(?=\{)")
 _TAIL = re.compile(r"\s*</tool_call>")
-_FORM = f'{{"name": "{TOOL_NAME}", "arguments": {{"{CODE_PARAMETER}": "…"}}}}'
+_FORM = f'{{"name": "{TOOL_NAME}", "arguments": {{"{CODE_PARAMETER}": "..."}}}}'
 
 
 def _render(code: str) -> str:

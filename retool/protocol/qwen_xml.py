@@ -97,7 +97,7 @@ def _parse_parameters(body: str) -> ParsedTurn:
     if parameter is None or not inner.endswith(_PARAMETER_END):
         return ParsedTurn.malformed(
             ParseProblem.BAD_STRUCTURE,
-            f"inside of <function=…> there must be <parameter={CODE_PARAMETER}>, the code and </parameter>, no more.",
+            f"inside of <function=...> there must be <parameter={CODE_PARAMETER}>, the code and </parameter>, no more.",
         )
     code = _unwrap(_value(body, parameter))
     names = [parameter.group(1).strip(), *(match.group(1).strip() for match in _NEXT_PARAMETER.finditer(inner))]

@@ -35,7 +35,7 @@ class CallOutcome(StrEnum):
     MALFORMED = "malformed"
     """Not a call that the protocol can read."""
     OVER_BUDGET = "over_budget"
-    """Well formed, but the code budget was used up."""
+    """Well formed, but not run: the code budget was used up, or it was the last allowed turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class Turn:
     `prompt_tokens` is the whole context that was sent. `observation_tokens` is everything appended after the sampled
     tokens before the next request: the missing end of the turn, the tool's answer and the next generation prompt.
     It is empty for the last turn, and for a turn that the sampler cut and the next turn continues.
+    `observation_text` is what the tool's answer in it says; `prompt_text` is the first prompt's text, and empty in
+    later turns.
     """
 
     prompt_tokens: tuple[int, ...]
@@ -56,6 +58,13 @@ class Turn:
     code: str | None = None
     result: ExecutionResult | None = None
     observation_tokens: tuple[int, ...] = ()
+    observation_text: str = ""
+    prompt_text: str = ""
+
+    @property
+    def continues(self) -> bool:
+        """Whether the sampler cut the turn, so that the next record, if there is one, goes on with it."""
+        return self.sampler_stop is SamplerStop.LENGTH and not self.observation_tokens
 
 
 @dataclass(frozen=True, slots=True)
