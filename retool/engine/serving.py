@@ -7,7 +7,6 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,8 @@ def serve(
     host: str,
     port: int,
     key: str | None,
-    announce: Callable[[str], None] = partial(print, flush=True),
 ) -> None:
-    """Serves `base_model` under `names` until SIGINT or SIGTERM; announces how to reach it.
+    """Serves `base_model` under `names` until SIGINT or SIGTERM; prints how to reach it.
 
     `engine` holds the arguments of `EngineLoop`; a `key` of `None` is drawn. Must run in the main thread. Raises
     `UserError` when the model cannot be loaded or the address not be had.
@@ -53,8 +51,12 @@ def serve(
             f"export PYTRIO_BASE_URL=http://{_reachable(host)}:{server.port}",
             f"export PYTRIO_API_KEY={settings.api_key}",
         ]
-        ready = "\n".join(lines)
-        asyncio.run(server.run(stop_signals=(signal.SIGINT, signal.SIGTERM), on_ready=lambda: announce(ready)))
+        asyncio.run(
+            server.run(
+                stop_signals=(signal.SIGINT, signal.SIGTERM),
+                on_ready=lambda: print("\n".join(lines), flush=True),
+            )
+        )
         _close(loop.close)
 
 
