@@ -1,5 +1,7 @@
 """The protocol under small templates of our own: prompts, turns, continuation and refusals."""
 
+from pathlib import Path
+
 import pytest
 from small_tokenizer import small_tokenizer
 
@@ -261,3 +263,25 @@ def test_options_out_of_range_are_refused_with_the_valid_ones(options, message):
 
 def test_strip_is_allowed_where_no_turn_follows():
     assert protocol(STRIPS_REASONING, thinking="strip", mode="text_only").thinking is Thinking.STRIP
+
+
+SHIPPED = sorted((Path(__file__).parents[2] / "conf" / "templates").glob("*.jinja"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("mode", PromptMode)
+def test_templates_shipped_with_the_configuration_are_supported(path, mode):
+    shipped = protocol(path.read_text(encoding="utf-8"), tool_format="qwen_xml", mode=mode)
+    assert shipped.notes == ()
+    assert shipped.stop_token_ids == (END,)
+
+
+def test_tokenizer_of_the_packaged_model_is_supported():
+    from transformers import AutoTokenizer
+
+    assets = Path(__file__).parents[2] / "retool" / "engine" / "assets" / "tiny"
+    tiny = ChatProtocol(AutoTokenizer.from_pretrained(assets), system_prompt="")
+    assert tiny.tool_format is ToolFormat.QWEN_XML
+    prompt = tiny.initial_prompt("12*34=?")
+    assert tiny.full_text(prompt).count("12*34=?") == 1
+    assert tiny.parse(tiny.decode(tiny.encode_turn(tiny.render_call("print(12*34)")))).code == "print(12*34)"
