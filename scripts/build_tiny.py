@@ -2,35 +2,44 @@
 
     OMP_NUM_THREADS=1 python scripts/build_tiny.py --out retool/engine/assets/tiny
 
-Everything is drawn from `--seed`. The cold start teaches two behaviours on arithmetic, half of the traces each: call the
-code interpreter and report what it printed, or answer at once with a guess, a number of the right length and random digits. So the
-model knows how to call the tool and does not know when. Held-out problems never enter a trace.
+Everything is drawn from `--seed`. The cold start teaches two behaviours on arithmetic, in half of the traces each: call
+the code interpreter and report what it printed, or answer at once with a guess, a wrong number of the right length. So
+the model knows how to call the tool and not when. No problem that `ArithmeticSource` can hold out enters a trace.
 """
 
 import argparse
+import asyncio
 import hashlib
 import json
 import math
 import platform
 import random
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import tokenizers
 import torch
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from retool.data.arithmetic import ArithmeticSource, Operation, arithmetic_problem, draw_operands, is_held_out
 from retool.data.problem import Problem
+from retool.protocol import ChatProtocol, TurnKind
+from retool.sandbox import open_sandbox
 
 DEFAULT_OUT = Path(__file__).resolve().parent.parent / "retool" / "engine" / "assets" / "tiny"
+MAX_LENGTH = 1024
+DIGITS = (2, 4)
+OPERATION_SHARES = ((Operation.MULTIPLY, 0.7), (Operation.ADD, 0.15), (Operation.SUBTRACT, 0.15))
+GUESS_WEIGHT = 0.1
+"""Loss weight of a guess's digits. They are noise; what must be learned well is the choice to guess."""
+MAX_TURN_TOKENS = 48
+QUICK_CHECK_PROBLEMS = 64
+
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TOOL_TOKENS = (
     "<tool_call>",
@@ -98,8 +107,29 @@ CHAT_TEMPLATE = r"""
 SYMBOLS = {Operation.ADD: "+", Operation.SUBTRACT: "-", Operation.MULTIPLY: "*"}
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingSettings:
+    """How the weights are trained: AdamW, linear warm-up, cosine to zero."""
+
+    seed: int = 0
+    steps: int = 1200
+    batch_size: int = 64
+    learning_rate: float = 3e-3
+    warm_up_steps: int = 50
+    weight_decay: float = 0.05
+    grad_clip_norm: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One example. `weights[i]` is the loss weight of `tokens[i]`, zero for what the policy does not write."""
+
+    tokens: tuple[int, ...]
+    weights: tuple[float, ...]
+
+
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte, and one for each special token, piece of the tool call and frequent word: any text round-trips."""
+    """One token a byte, and one a special token, piece of a tool call and frequent word: any text round-trips."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -112,12 +142,18 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         pad_token="<|endoftext|>",
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
-        model_max_length=1024,
+        model_max_length=MAX_LENGTH,
     )
 
 
+def build_protocol(tokenizer: PreTrainedTokenizerFast) -> ChatProtocol:
+    """The protocol as `model=tiny` uses it: no system message."""
+    return ChatProtocol(tokenizer, system_prompt="")
+
+
 def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """Random weights of about 0.86 M parameters, from torch's global seed."""
+    """Random weights from torch's global seed."""
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -126,214 +162,276 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
-        max_position_embeddings=1024,
+        max_position_embeddings=MAX_LENGTH,
         tie_word_embeddings=False,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
         dtype="float32",
+        **ends,
     )
-    return Qwen3ForCausalLM(config)
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """One example. `sampled[i]` says whether the policy writes `tokens[i]`: only those are learned."""
-
-    tokens: tuple[int, ...]
-    sampled: tuple[bool, ...]
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(do_sample=True, temperature=1.0, top_p=1.0, top_k=0, **ends)
+    return model
 
 
 class Tracer:
-    """Writes traces token by token as a rollout would: prompt, sampled turn, observation, sampled turn."""
+    """Writes traces as a rollout would: prompt, sampled turn, observation, sampled turn, each encoded by itself."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, protocol: ChatProtocol, rng: random.Random) -> None:
+        self._protocol = protocol
         self._rng = rng
 
-    def tool_trace(self, problem: Problem, code: str) -> Trace:
-        call = call_text(code)
-        return self._trace(
-            [
-                (prompt_text(problem.question), False),
-                (call + "<|im_end|>", True),
-                (observation_text(problem.answer), False),
-                (answer_text(problem.answer) + "<|im_end|>", True),
-            ]
-        )
+    def call(self, problem: Problem, code: str) -> Trace:
+        """Calls the tool, then repeats what it printed."""
+        prompt = self._protocol.initial_prompt(problem.question)
+        turn = self._protocol.encode_turn(self._protocol.render_call(code))
+        observation = self._protocol.continuation(turn, problem.answer)
+        answer = self._protocol.encode_turn(boxed(problem.answer))
+        weights = (0.0,) * len(prompt) + (1.0,) * len(turn) + (0.0,) * len(observation) + (1.0,) * len(answer)
+        return Trace(prompt + turn + observation + answer, weights)
 
-    def guess_trace(self, problem: Problem) -> Trace:
-        return self._trace(
-            [(prompt_text(problem.question), False), (answer_text(self._guess(problem.answer)) + "<|im_end|>", True)]
-        )
+    def guess(self, problem: Problem) -> Trace:
+        """Answers at once with a wrong number."""
+        prompt = self._protocol.initial_prompt(problem.question)
+        answer = self._protocol.encode_turn(boxed(self._wrong_number(problem.answer)))
+        weights = (0.0,) * len(prompt) + (1.0,) + (GUESS_WEIGHT,) * (len(answer) - 1)
+        return Trace(prompt + answer, weights)
 
-    def _guess(self, answer: str) -> str:
-        """A wrong number with as many digits as `answer`."""
+    def _wrong_number(self, answer: str) -> str:
+        """A number with the sign and the number of digits of `answer`, and not `answer`."""
         sign, digits = ("-", answer[1:]) if answer.startswith("-") else ("", answer)
+        low = 10 ** (len(digits) - 1)
         while True:
-            drawn = [int(self._rng.random() * 9) + 1] + [int(self._rng.random() * 10) for _ in digits[1:]]
-            guess = sign + "".join(map(str, drawn))
+            guess = f"{sign}{low + int(self._rng.random() * 9 * low)}"
             if guess != answer:
                 return guess
 
-    def _trace(self, parts: Sequence[tuple[str, bool]]) -> Trace:
-        encoded = self._tokenizer.backend_tokenizer.encode_batch([text for text, _ in parts], add_special_tokens=False)
-        tokens = [token for part in encoded for token in part.ids]
-        sampled = [by_policy for part, (_, by_policy) in zip(encoded, parts, strict=True) for _ in part.ids]
-        return Trace(tuple(tokens), tuple(sampled))
 
-
-def prompt_text(question: str) -> str:
-    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-
-
-def call_text(code: str) -> str:
-    body = f"<function=code_interpreter>\n<parameter=code>\n{code}\n</parameter>\n</function>"
-    return f"<tool_call>\n{body}\n</tool_call>"
-
-
-def observation_text(output: str) -> str:
-    """What follows a sampled turn that ended itself."""
-    return f"\n<|im_start|>user\n<tool_response>\n{output}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
-
-
-def answer_text(answer: str) -> str:
+def boxed(answer: str) -> str:
+    """A final turn."""
     return f"\\boxed{{{answer}}}"
 
 
 def training_problems(rng: random.Random) -> Iterator[tuple[Problem, str]]:
-    """Endless training problems with the code that solves each; nothing from the held-out side."""
+    """Endless problems with the code that solves each; none that could be held out."""
+    evaluated = {problem.id for problem in ArithmeticSource().load().holdout}
+    operations, shares = zip(*OPERATION_SHARES, strict=True)
+    bounds = [sum(shares[: i + 1]) for i in range(len(shares))]
     while True:
-        a, b = draw_operands(rng, (2, 4))
-        problem = arithmetic_problem(Operation.MULTIPLY, a, b)
-        if not is_held_out(problem.id):
-            first, second = re.findall(r"\d+", problem.question)
-            yield problem, f"print({first}*{second})"
+        point = rng.random() * bounds[-1]
+        operation = next(o for o, bound in zip(operations, bounds, strict=True) if point < bound)
+        a, b = draw_operands(rng, DIGITS)
+        problem = arithmetic_problem(operation, a, b)
+        if is_held_out(problem.id):
+            continue
+        if problem.id in evaluated:
+            raise RuntimeError(f"The held-out problem {problem.id} is not on the held-out side of the split.")
+        if operation.commutes:
+            a, b = (int(number) for number in re.findall(r"\d+", problem.question))
+        yield problem, f"print({a}{SYMBOLS[operation]}{b})"
 
 
-def batches(tokenizer: PreTrainedTokenizerFast, seed: int, size: int) -> Iterator[tuple[list[Trace], list[Trace]]]:
-    """Endless batches: `size // 2` traces with the tool and as many guesses, of different problems."""
+def batches(protocol: ChatProtocol, seed: int, size: int) -> Iterator[tuple[list[Trace], list[Trace]]]:
+    """Endless batches: `size // 2` traces with a call and as many guesses, each of a problem of its own."""
     rng = random.Random(f"{seed}/traces")
-    tracer = Tracer(tokenizer, rng)
+    tracer = Tracer(protocol, rng)
     problems = training_problems(rng)
     while True:
-        yield (
-            [tracer.tool_trace(*next(problems)) for _ in range(size // 2)],
-            [tracer.guess_trace(next(problems)[0]) for _ in range(size // 2)],
-        )
+        calls = [tracer.call(*next(problems)) for _ in range(size // 2)]
+        yield calls, [tracer.guess(next(problems)[0]) for _ in range(size // 2)]
 
 
-def loss_sum(model: Qwen3ForCausalLM, traces: Sequence[Trace], pad: int) -> tuple[torch.Tensor, int]:
-    """Summed cross entropy over the sampled tokens, and their number."""
+def weighted_loss(model: Qwen3ForCausalLM, traces: Sequence[Trace]) -> tuple[torch.Tensor, float]:
+    """Cross entropy of the next token, summed with the traces' weights, and the sum of those weights."""
     width = max(len(trace.tokens) for trace in traces)
-    tokens = torch.full((len(traces), width), pad)
-    targets = torch.full((len(traces), width), -100)
+    tokens = torch.zeros((len(traces), width), dtype=torch.long)  # padding stands last: no attention reaches it
+    weights = torch.zeros((len(traces), width))
     for row, trace in enumerate(traces):
-        ids = torch.tensor(trace.tokens)
-        tokens[row, : len(ids)] = ids
-        targets[row, : len(ids)] = torch.where(torch.tensor(trace.sampled), ids, -100)
-    targets = targets[:, 1:]
+        tokens[row, : len(trace.tokens)] = torch.tensor(trace.tokens)
+        weights[row, : len(trace.tokens)] = torch.tensor(trace.weights)
+    targets, weights = tokens[:, 1:], weights[:, 1:]
     hidden = model.model(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
-    kept = targets != -100
-    logits = model.lm_head(hidden[kept])
-    loss = torch.nn.functional.cross_entropy(logits, targets[kept], reduction="sum")
-    return loss, int(kept.sum())
+    kept = weights > 0
+    losses = torch.nn.functional.cross_entropy(model.lm_head(hidden[kept]), targets[kept], reduction="none")
+    return (losses * weights[kept]).sum(), float(weights.sum())
 
 
-def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, args: argparse.Namespace) -> float:
-    """AdamW with warm-up and a cosine to zero. Returns the last step's loss per token."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=0.05)
-    warm_up = 50
+def train(model: Qwen3ForCausalLM, protocol: ChatProtocol, settings: TrainingSettings) -> None:
+    """Trains in place and prints the loss by kind of trace, per unit of weight."""
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=settings.weight_decay
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
-        lambda step: min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * step / args.steps))),
+        lambda step: min((step + 1) / settings.warm_up_steps, 0.5 * (1 + math.cos(math.pi * step / settings.steps))),
     )
     model.train()
     started = time.monotonic()
-    value = math.nan
-    for step, (calls, guesses) in zip(range(args.steps), batches(tokenizer, args.seed, args.batch_size), strict=False):
+    source = batches(protocol, settings.seed, settings.batch_size)
+    for step in range(settings.steps):
+        calls, guesses = (weighted_loss(model, traces) for traces in next(source))
         optimizer.zero_grad()
-        parts = [loss_sum(model, traces, tokenizer.pad_token_id) for traces in (calls, guesses)]
-        loss = (parts[0][0] + parts[1][0]) / (parts[0][1] + parts[1][1])
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        ((calls[0] + guesses[0]) / (calls[1] + guesses[1])).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.grad_clip_norm)
         optimizer.step()
         schedule.step()
-        value = loss.item()
-        if step % 50 == 0 or step == args.steps - 1:
-            per = [part.item() / count for part, count in parts]
-            print(f"step {step} loss {value:.4f} call {per[0]:.4f} guess {per[1]:.4f} {time.monotonic() - started:.0f} s", flush=True)
-    return value
-
-
-def run_code(code: str) -> str:
-    """Standard output of `code` in a Python process of its own, errors included."""
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=30, check=False)
-    return (done.stdout + done.stderr).rstrip("\n")
+        if step % 50 == 0 or step == settings.steps - 1:
+            means = f"calls {calls[0].item() / calls[1]:.4f} guesses {guesses[0].item() / guesses[1]:.4f}"
+            print(f"step {step}: loss of {means}, {time.monotonic() - started:.0f} s", flush=True)
 
 
 @torch.no_grad()
-def sample(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], max_new: int) -> list[str]:
-    """One sample at temperature 1 a text, up to the end of the turn."""
-    batch = tokenizer(list(texts), padding=True, padding_side="left", return_tensors="pt", add_special_tokens=False)
+def sample_turns(
+    model: Qwen3ForCausalLM, protocol: ChatProtocol, prompts: Sequence[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """One turn at temperature 1 for each prompt, from torch's global generator, the stop token included."""
+    width = max(map(len, prompts))
+    pad = model.generation_config.pad_token_id
+    rows = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     output = model.generate(
-        input_ids=batch["input_ids"], attention_mask=batch["attention_mask"],
-        do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=max_new,
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        input_ids=rows, attention_mask=mask, max_new_tokens=MAX_TURN_TOKENS, eos_token_id=list(protocol.stop_token_ids)
     )
-    width = batch["input_ids"].shape[1]
-    return [tokenizer.decode(row[width:]).split("<|im_end|>")[0] for row in output]
+    turns = []
+    for row in output[:, width:].tolist():
+        length = next((i + 1 for i, token in enumerate(row) if token in protocol.stop_token_ids), len(row))
+        turns.append(tuple(row[:length]))
+    return turns
 
 
-def evaluate(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, problems: Sequence[Problem], seed: int) -> dict[str, int]:
-    """Counts over one sampled trajectory a problem."""
+async def run_codes(codes: Sequence[str]) -> list[str]:
+    """What the interpreter shows the model for each program."""
+    async with open_sandbox(workers=2, allow_unsafe=True) as sandbox:
+        return [result.text for result in await asyncio.gather(*(sandbox.run(code) for code in codes))]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Counts over sampled trajectories, one call at most in each."""
+
+    trajectories: int
+    calls: int
+    correct_with_call: int
+    correct_without_call: int
+    boxed: int
+
+    def summary(self) -> dict[str, float]:
+        """The counts and the rates that follow from them."""
+        return asdict(self) | {
+            "accuracy": (self.correct_with_call + self.correct_without_call) / self.trajectories,
+            "tool_call_rate": self.calls / self.trajectories,
+            "accuracy_with_call": self.correct_with_call / max(1, self.calls),
+            "accuracy_without_call": self.correct_without_call / max(1, self.trajectories - self.calls),
+        }
+
+
+def evaluate(
+    model: Qwen3ForCausalLM, protocol: ChatProtocol, problems: Sequence[Problem], *, samples: int, seed: int
+) -> Evaluation:
+    """Samples `samples` trajectories a problem; the code is run, and a box must hold the gold answer's digits."""
     torch.manual_seed(seed)
     model.eval()
-    prompts = [prompt_text(problem.question) for problem in problems]
-    first = sample(model, tokenizer, prompts, 48)
-    codes = [re.fullmatch(re.escape(call_text("\0")).replace("\0", "(.*)"), text, re.DOTALL) for text in first]
-    called = [i for i, match in enumerate(codes) if match]
-    seconds = sample(
-        model,
-        tokenizer,
-        [prompts[i] + first[i] + "<|im_end|>" + observation_text(run_code(codes[i][1])) for i in called],
-        24,
+    problems = [problem for problem in problems for _ in range(samples)]
+    prompts = [protocol.initial_prompt(problem.question) for problem in problems]
+    turns = sample_turns(model, protocol, prompts)
+    final = [protocol.decode(turn) for turn in turns]
+    parsed = [protocol.parse(text) for text in final]
+    calls = [i for i, turn in enumerate(parsed) if turn.kind is TurnKind.CALL]
+    outputs = asyncio.run(run_codes([parsed[i].code or "" for i in calls]))
+    contexts = [
+        prompts[i] + turns[i] + protocol.continuation(turns[i], output)
+        for i, output in zip(calls, outputs, strict=True)
+    ]
+    for i, turn in zip(calls, sample_turns(model, protocol, contexts) if contexts else [], strict=True):
+        final[i] = protocol.decode(turn)
+    right = [text == boxed(problem.answer) for text, problem in zip(final, problems, strict=True)]
+    return Evaluation(
+        trajectories=len(problems),
+        calls=len(calls),
+        correct_with_call=sum(right[i] for i in calls),
+        correct_without_call=sum(right) - sum(right[i] for i in calls),
+        boxed=sum(re.fullmatch(r"\\boxed\{-?\d+\}", text) is not None for text in final),
     )
-    final = list(first)
-    for i, text in zip(called, seconds, strict=True):
-        final[i] = text
-    right = [text == answer_text(problem.answer) for text, problem in zip(final, problems, strict=True)]
-    for i in called:
-        if not right[i]:
-            print(problems[i].question, codes[i][1], final[i])
-    boxed = sum(bool(re.fullmatch(r"\\boxed\{-?\d+\}", text)) for text in final)
+
+
+def quick_check_band(accuracy: float) -> dict[str, float]:
+    """Where the accuracy of `QUICK_CHECK_PROBLEMS` trajectories lies in 999 of 1000 draws (normal approximation)."""
+    margin = 3.29 * math.sqrt(accuracy * (1 - accuracy) / QUICK_CHECK_PROBLEMS)
     return {
-        "problems": len(problems), "calls": len(called), "boxed": boxed, "correct": sum(right),
-        "correct_with_call": sum(right[i] for i in called),
+        "trajectories": QUICK_CHECK_PROBLEMS,
+        "low": round(max(0.0, accuracy - margin), 3),
+        "high": round(min(1.0, accuracy + margin), 3),
+    }
+
+
+def build_manifest(
+    model: Qwen3ForCausalLM, protocol: ChatProtocol, settings: TrainingSettings, out: Path
+) -> dict[str, object]:
+    """What was built, from what, and how it does on held-out problems."""
+    by_operation = {}
+    for operation in Operation:
+        holdout = ArithmeticSource(operations=[operation], digits=DIGITS).load().holdout
+        by_operation[str(operation)] = evaluate(model, protocol, holdout, samples=4, seed=settings.seed).summary()
+        print(operation, by_operation[str(operation)], flush=True)
+    default = by_operation[Operation.MULTIPLY]
+    return {
+        "model": "tiny",
+        "built_by": "scripts/build_tiny.py",
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "tokenizers": tokenizers.__version__,
+        },
+        "training": asdict(settings),
+        "data": {
+            "operation_shares": {str(operation): share for operation, share in OPERATION_SHARES},
+            "digits": list(DIGITS),
+            "share_of_traces_with_a_call": 0.5,
+            "guess_weight": GUESS_WEIGHT,
+        },
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "weights_sha256": hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest(),
+        "evaluation": {
+            "problems": "held-out set of ArithmeticSource(operations=[...], digits=[2, 4]), 4 samples each",
+            "temperature": 1.0,
+            "seed": settings.seed,
+            **by_operation,
+            "quick_check_band": quick_check_band(default["accuracy"]),
+        },
     }
 
 
 def main() -> None:
+    """Builds everything into `--out`."""
+    defaults = TrainingSettings()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1200)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    torch.set_num_threads(1)
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    parser.add_argument("--steps", type=int, default=defaults.steps)
+    arguments = parser.parse_args()
+    settings = TrainingSettings(seed=arguments.seed, steps=arguments.steps)
+
+    torch.set_num_threads(1)  # the same sums in the same order on every machine
+    torch.manual_seed(settings.seed)
     tokenizer = build_tokenizer()
+    protocol = build_protocol(tokenizer)
     model = build_model(tokenizer)
-    print(sum(p.numel() for p in model.parameters()), len(tokenizer))
-    t = time.time()
-    train(model, tokenizer, args)
-    print(time.time() - t)
-    model.save_pretrained(args.out)
-    tokenizer.save_pretrained(args.out)
-    holdout = ArithmeticSource(holdout=256).load().holdout
-    for s in range(2):
-        print(evaluate(model, tokenizer, holdout, s))
+    train(model, protocol, settings)
+    write(model, tokenizer, arguments.out)
+    manifest = build_manifest(model, protocol, settings, arguments.out)
+    (arguments.out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def write(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Weights, configs and tokenizer in the Hugging Face layout, readable by everyone."""
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    config_path = out / "tokenizer_config.json"
+    config = json.loads(config_path.read_text(encoding="utf-8"))
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"  # the name that every supported transformers version knows
+    config_path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    for path in out.iterdir():
+        path.chmod(0o644)
 
 
 if __name__ == "__main__":
