@@ -42,9 +42,9 @@ def build_model(directory: Path) -> Path:
 
 
 @contextmanager
-def running_server(model: Path, engine_dir: Path, **settings: object):
+def running_server(model: Path, engine_dir: Path, normalisation: str = "total_samples", **settings: object):
     """Yields the address of a server with a real engine, and stops both."""
-    engine = EngineLoop(base_model=str(model), max_batch_rows=8)
+    engine = EngineLoop(base_model=str(model), max_batch_rows=8, normalisation=normalisation)
     with locked(engine_dir):
         options = {"api_key": KEY, "engine_dir": engine_dir, "names": ("small",), **settings}
         server = EngineServer(Service(engine, ServiceSettings(**options)), bind("127.0.0.1", 0))
