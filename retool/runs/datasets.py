@@ -1,10 +1,12 @@
 """Problems for training and evaluation, from `data` and from the data options that `eval.sets` names.
 
-Contents: `load_split`, `EvalSet`, `load_eval_sets`.
+Contents: `load_split`, `verify_golds`, `EvalSet`, `load_eval_sets`.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -14,6 +16,10 @@ from retool.config import build, schema, typed
 from retool.config.compose import compose, config_loader
 from retool.data.problem import Problem, ProblemSplit
 from retool.errors import UserError
+from retool.reward.verdict import AsyncScorer
+
+_SHOWN = 5
+logger = logging.getLogger("retool.runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,42 @@ def load_split(cfg: DictConfig) -> ProblemSplit:
     """The problems of `data`. Raises `UserError` for a file or a problem that cannot be used."""
     split: ProblemSplit = build(cfg.data, allow_targets=list(cfg.allow_targets)).load()
     return split
+
+
+@runtime_checkable
+class GoldChecker(Protocol):
+    """A scorer that can tell beforehand which gold answers it could not compare with."""
+
+    def check_gold(self, gold: str) -> str | None:
+        """`None` if answers can be compared with `gold`, else why not."""
+        ...
+
+
+def verify_golds(split: ProblemSplit, scorer: AsyncScorer) -> ProblemSplit:
+    """`split` without the problems whose gold answer the scorer cannot compare with; a warning says which.
+
+    Raises `UserError` when none is left to train on. A scorer that cannot tell is believed.
+    """
+    if not isinstance(scorer, GoldChecker):
+        return split
+    refused: list[str] = []
+
+    def usable(problem: Problem) -> bool:
+        reason = scorer.check_gold(problem.answer)
+        if reason is not None:
+            refused.append(f"{problem.id}: {reason}")
+        return reason is None
+
+    checked = ProblemSplit(
+        train=[problem for problem in split.train if usable(problem)],
+        holdout=[problem for problem in split.holdout if usable(problem)],
+    )
+    if refused:
+        shown = "; ".join(refused[:_SHOWN])
+        logger.warning("%d problems are left out, since their gold answers cannot be scored: %s", len(refused), shown)
+    if split.train and not checked.train:
+        raise UserError(f"No gold answer of data can be scored, such as {refused[0]}.")
+    return checked
 
 
 def load_eval_sets(cfg: DictConfig, split: ProblemSplit) -> list[EvalSet]:

@@ -1,17 +1,24 @@
 """From the `model` group to something that can be sampled and trained.
 
 Contents: `open_policy` (a connected client, and the embedded engine with it), `open_protocol` (how the model is
-spoken to), `require_credentials` (fails early where the service would refuse).
+spoken to), `require_credentials` (fails early where the service would refuse), `require_room` (a prompt must leave some),
+`weights_note` (for results).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retool.config import schema
 from retool.config.paths import chat_template_path
+from retool.config.weights import describe_weights
+from retool.data.problem import Problem
+from retool.errors import UserError
 from retool.runs.run_dir import RunDirectory
+
+_LOOKED_AT = 32
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,6 +33,23 @@ def require_credentials(model: schema.Model) -> None:
         from retool.policy.credentials import check_credentials
 
         check_credentials(model.base_url)
+
+
+def require_room(protocol: "ChatProtocol", problems: Sequence[Problem], max_trajectory_tokens: int) -> None:
+    """Raises `UserError` when not one of the first problems leaves the policy a token to sample."""
+    lengths = [len(protocol.initial_prompt(problem.question)) for problem in problems[:_LOOKED_AT]]
+    if lengths and min(lengths) >= max_trajectory_tokens:
+        raise UserError(
+            f"rollout.max_trajectory_tokens={max_trajectory_tokens} leaves no room for an answer: the prompt of "
+            f"{problems[0].id} alone has {lengths[0]} tokens. Raise it, or shorten model.system_prompt."
+        )
+
+
+def weights_note(model_id: str, model: schema.Model) -> dict[str, str]:
+    """Which base weights a result belongs to. `model_id`: a directory (embedded engine) or the service's name."""
+    if model.engine is None:
+        return {"model": model_id, "origin": "service"}
+    return {"name": model.base_model, **describe_weights(Path(model_id))}
 
 
 @asynccontextmanager

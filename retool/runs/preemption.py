@@ -5,13 +5,18 @@ once the state is saved and everything is closed. submitit ignores `SIGTERM`, so
 goes on until it is killed. Elsewhere the signal's default action, the end of the process, follows.
 """
 
+import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import FrameType, TracebackType
+from typing import TypeVar
 
+T = TypeVar("T")
+
+_LOOK_S = 0.2
 _SIGNALS = (signal.SIGUSR2, signal.SIGTERM)
 Handler = Callable[[int, FrameType | None], object] | int | None
 
@@ -62,6 +67,20 @@ class Preemption:
         if self._pending is not None:
             self._call_previous(self._pending)
             self._pending = None
+
+    async def unless_leaving(self, work: Coroutine[object, object, T]) -> T:
+        """Awaits `work`, but cancels it and raises `Preempted` as soon as the run has to leave."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=_LOOK_S)
+                if self.must_leave and not task.done():
+                    raise Preempted
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     def hand_over(self) -> None:
         """Lets the waiting signal do what it would have done, once everything is closed. It may end the process."""

@@ -8,7 +8,8 @@ Contents: `open_run` and the `RunSession` that it yields. What a run does inside
         ...                                          # session.resume: what to continue from, or None
         session.completed(step)                      # after each step
         session.tracker.log(step, metrics)
-        session.finish(result)                       # result.json, status done
+        session.record(result)                       # result.json
+        session.finish()                             # status done
 
 Errors end as a status and a message: `UserError` and `InfrastructureError` without a traceback, anything else with one.
 A signal to leave ends as `requeued`, and is handed on to submitit or the operating system once all is closed.
@@ -59,9 +60,12 @@ class RunSession:
         self.step = step
         write_status(self.directory.status, RunStatus(RunState.RUNNING, step))
 
-    def finish(self, result: Mapping[str, object]) -> None:
-        """Writes `result.json` and the status `done`. Nothing of the run may be left to do."""
+    def record(self, result: Mapping[str, object]) -> None:
+        """Writes `result.json`."""
         write_json(self.directory.result, result)
+
+    def finish(self) -> None:
+        """Writes the status `done`. Nothing of the run may be left to do."""
         if self._tracker is not None:
             self._tracker.finish(FinishState.DONE)
         write_status(self.directory.status, RunStatus(RunState.DONE, self.step))
