@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -35,7 +36,7 @@ def save_checkpoint(
     for name, pair in adapter.pairs.items():
         tensors[f"{_PEFT_PREFIX}{name}.lora_A.weight"] = pair.a.detach().cpu().contiguous()
         tensors[f"{_PEFT_PREFIX}{name}.lora_B.weight"] = pair.b.detach().cpu().contiguous()
-    save_file(tensors, partial / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    save_file(tensors, partial / ADAPTER_WEIGHTS, metadata={"format": "pt", "seed": str(adapter.spec.seed)})
     if optimizer is not None:
         save_file(_optimizer_tensors(adapter, optimizer), partial / OPTIMIZER_STATE)
     (partial / ADAPTER_CONFIG).write_text(json.dumps(_peft_config(adapter.spec, base_model), indent=2), "utf-8")
@@ -53,13 +54,15 @@ def read_spec(directory: Path) -> LoraSpec:
         config = json.loads((directory / ADAPTER_CONFIG).read_text("utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         raise EngineError("checkpoint_not_found", f"{directory} holds no readable checkpoint.") from None
+    with safe_open(str(directory / ADAPTER_WEIGHTS), framework="pt") as file:
+        seed = int((file.metadata() or {}).get("seed", 0))
     targets = set(config["target_modules"])
     return LoraSpec(
         rank=int(config["r"]),
         train_attn="q_proj" in targets,
         train_mlp="gate_proj" in targets,
         train_unembed=UNEMBED in targets,
-        seed=int(config.get("retool_seed", 0)),
+        seed=seed,
     )
 
 
@@ -121,5 +124,4 @@ def _peft_config(spec: LoraSpec, base_model: str) -> dict[str, object]:
         "bias": "none",
         "target_modules": list(target_linears(spec)),
         "inference_mode": True,
-        "retool_seed": spec.seed,
     }
