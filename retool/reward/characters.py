@@ -67,6 +67,7 @@ _SUBSCRIPT_RUN = re.compile(f"[{''.join(_SUBSCRIPTS)}]+")
 _ROOT = re.compile(r"([√∛∜])\s*(\d+(?:\.\d+)?|[A-Za-z]|\\[A-Za-z]+(?![A-Za-z{]))?")
 _ROOT_COMMANDS = MappingProxyType({"√": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"})
 _VULGAR_FRACTION = re.compile("[\u00bc-\u00be\u2150-\u215e]")
+_LEADING_DASH = re.compile(r"(^\s*|[(\[{,=]\s*)[–—]\s*(?=[\d\\.A-Za-z])")
 _REPEATING_BAR = re.compile("((?:\\d\u0305)+)")
 
 
@@ -74,6 +75,7 @@ def to_latex(text: str) -> str:
     """`text` with invisible characters dropped, full-width and styled characters plain, and symbols as LaTeX."""
     if text.isascii():
         return text
+    text = _LEADING_DASH.sub(r"\1-", text)
     text = _REPEATING_BAR.sub(lambda match: rf"\overline{{{match[1].replace(chr(0x305), '')}}}", text)
     text = _SUPERSCRIPT_RUN.sub(lambda match: _script("^", match.group(), _SUPERSCRIPTS), text)
     text = _SUBSCRIPT_RUN.sub(lambda match: _script("_", match.group(), _SUBSCRIPTS), text)

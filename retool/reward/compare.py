@@ -36,6 +36,9 @@ def judge(gold: Answer, answer: Answer, oracle: Oracle | None) -> Reason | None:
         return Reason.TOO_COMPLEX
     if gold.kind is Kind.VALUE and answer.kind is Kind.RELATION:
         return _judge_chain(gold, answer, oracle)
+    if gold.kind is Kind.RELATION and gold.marks == ("=",) and answer.kind is Kind.VALUE and answer.name:
+        sides = tuple(part.latex for part in gold.parts)
+        return _ask(oracle, Question(QuestionKind.RELATION, sides, (answer.name, answer.latex), sign="="))
     if gold.kind is not answer.kind or gold.kind is Kind.OTHER:
         return Reason.WRONG_KIND
     match gold.kind:

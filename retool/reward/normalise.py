@@ -21,8 +21,10 @@ _TEXT_COMMANDS = re.compile(
     r"\\(?:text(?:rm|bf|it|sf|tt|normal|up|md|sc)?|mathrm|mbox|hbox|fbox|textnormal|operatorname\*?|emph|underline)"
     r"\s*\{(?P<content>[^{}]*)\}"
 )
-_NO_SPACE = re.compile(r"\\!|\u200b")
-_WIDE_SPACE = re.compile(r"\\(?:quad|qquad|enspace|enskip|thinspace|medspace|thickspace|,|;|:|>| )|~|\s+")
+_NO_SPACE = re.compile(r"(?<!\\)\\!")
+_WIDE_SPACE = re.compile(
+    r"(?<!\\)\\(?:(?:quad|qquad|enspace|enskip|thinspace|medspace|thickspace)(?![A-Za-z])|[,;:> ])|~|\s+"
+)
 _DIGIT_GROUPS = re.compile(
     r"(?<![\d.,])(?P<sign>-?)(?P<first>[1-9]\d{0,2})(?P<rest>(?:(?:\{,\}|\\,|\\;|\\ |~)\d{3})+)(?!\d)"
 )
@@ -92,13 +94,17 @@ _CONSTANT = re.compile("[eid]")
 _NESTED_ROOT = re.compile(r"\\sqrt\s*\(")
 _PERCENT = re.compile(r"\\?%")
 _DEGREE = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))")
-_TRAILING = re.compile(r"(?:[\s.,;:]|\\\\|\\,)+$")
+_TRAILING = re.compile(r"(?:\\\\|\\[ ,;:!]|[\s.,;:]|\\$)+$")
 _LEADING = re.compile(r"^(?:\s|\\\\)+")
 _MAX_ROUNDS = 8
+_PLAIN_NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 
 
 def normalise(text: str) -> str:
-    """The canonical form of an answer. Idempotent on its own results, save for extra outer brackets."""
+    """The canonical form of an answer. Takes time linear in its length, for lengths that an answer has."""
+    text = text.strip()
+    if _PLAIN_NUMBER.fullmatch(text):
+        return text
     text = _strip_wrappers(to_latex(text))
     text = _PHANTOM.sub(" ", text)
     text = _TEXT_COMMANDS.sub(_resolve_text, text)
@@ -177,7 +183,7 @@ def _strip_wrappers(text: str) -> str:
     """Takes math delimiters, markdown emphasis, and punctuation at the ends off."""
     for _ in range(_MAX_ROUNDS):
         before = text
-        text = _LEADING.sub("", _TRAILING.sub("", text)) if not text.endswith("\\") else text.strip()
+        text = _LEADING.sub("", _TRAILING.sub("", text))
         for opening, closing in _WRAPPERS:
             inner = text[len(opening) : len(text) - len(closing)]
             if (

@@ -1,7 +1,7 @@
 """Questions to the symbolic worker, and how they travel.
 
 `QuestionKind`, `Question`: what can be asked. `question_to_line`, `question_from_line`: one line each way. `READY`,
-`GOLD_UNREADABLE`: the replies that are no `VerdictReason`.
+`LOADED`, `GOLD_UNREADABLE`: the replies that are no `VerdictReason`.
 """
 
 import json
@@ -10,6 +10,8 @@ from enum import StrEnum
 
 READY = "ready"
 """A worker's first reply."""
+LOADED = "loaded"
+"""Math-verify has been imported for a question that needs it; the question's clock starts now."""
 GOLD_UNREADABLE = "gold_unreadable"
 """The reply to a gold that neither this package nor math-verify can read."""
 

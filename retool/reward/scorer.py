@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Self
 
 from retool.errors import InfrastructureError, UserError
-from retool.reward.compare import CORRECT, judge
+from retool.reward.compare import CORRECT, Oracle, judge
 from retool.reward.exact import exact_value
 from retool.reward.expression import TooComplexError, UnreadableError
 from retool.reward.extract import extract_answer
+from retool.reward.guard import MAX_LENGTH
 from retool.reward.normalise import normalise
 from retool.reward.questions import GOLD_UNREADABLE, Question, QuestionKind
 from retool.reward.structure import Answer, Kind, read_answer
@@ -105,7 +106,7 @@ class Scorer:
     def check_gold(self, gold: str) -> str | None:
         """None if `gold` can be compared with answers, else why not. May ask a worker."""
         try:
-            answer = _read_gold(gold)
+            answer = _read_gold(_normalise_gold(gold))
         except UserError as error:
             return str(error)
         for leaf in answer.leaves():
@@ -139,7 +140,7 @@ class Scorer:
             return case.refusal
         reason = self._cache.get(case.key)
         if reason is None:
-            reason = judge(case.gold, case.answer, None)
+            reason = case.judge(None)
             if reason is not None:
                 self._cache.put(case.key, reason)
         return reason
@@ -154,12 +155,12 @@ class Scorer:
             outcome = ask(question)
             if outcome == GOLD_UNREADABLE:
                 raise UserError(
-                    f"The gold answer {case.gold_text!r} cannot be read as an expression, a set or plain words. "
+                    f"The gold answer {case.gold!r} cannot be read as an expression, a set or plain words. "
                     "Check golds with Scorer.check_gold when the data are loaded."
                 )
             return VerdictReason(outcome)
 
-        reason = judge(case.gold, case.answer, oracle)
+        reason = case.judge(oracle)
         assert reason is not None
         self._cache.put(case.key, reason)
         return reason
@@ -177,36 +178,43 @@ class Scorer:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A text and a gold, read. `refusal`: why there is no answer, if there is none."""
+    """A text and a gold: both normalised, and `refusal`: why there is no answer, if there is none."""
 
-    gold_text: str
-    gold: Answer
+    gold: str
+    normalised_gold: str
     extracted: str | None
-    answer: Answer
+    answer: str
     refusal: VerdictReason | None
 
     @classmethod
     def read(cls, text: str, gold: str, window: int) -> "_Case":
-        gold_answer = _read_gold(gold)
+        normalised_gold = _normalise_gold(gold)
         extraction = extract_answer(text, window)
-        normalised = normalise(extraction.answer) if extraction.answer is not None else ""
+        answer = extraction.answer or ""
+        if len(answer) <= MAX_LENGTH:
+            answer = normalise(answer)
         refusal = extraction.reason
-        if refusal is None and not normalised:
+        if refusal is None and not answer:
             refusal = VerdictReason.EMPTY_BOX
-        extracted = extraction.answer if refusal is None else None
-        return cls(gold, gold_answer, extracted, read_answer(normalised), refusal)
+        return cls(gold, normalised_gold, extraction.answer if refusal is None else None, answer, refusal)
 
     @property
-    def key(self) -> tuple[Answer, Answer]:
-        return self.gold, self.answer
+    def key(self) -> tuple[str, str]:
+        return self.normalised_gold, self.answer
+
+    def judge(self, oracle: Oracle | None) -> VerdictReason | None:
+        return judge(_read_gold(self.normalised_gold), read_answer(self.answer), oracle)
 
 
 @lru_cache(maxsize=4096)
-def _read_gold(gold: str) -> Answer:
+def _normalise_gold(gold: str) -> str:
     normalised = normalise(gold)
     if not normalised:
         raise UserError(f"The gold answer {gold!r} is blank.")
-    return read_answer(normalised)
+    return normalised
+
+
+_read_gold = lru_cache(maxsize=4096)(read_answer)
 
 
 def _run_canary(ask: Ask) -> None:
@@ -225,16 +233,16 @@ class _Cache:
     def __init__(self, size: int) -> None:
         self._size = size
         self._lock = Lock()
-        self._entries: OrderedDict[tuple[Answer, Answer], VerdictReason] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str], VerdictReason] = OrderedDict()
 
-    def get(self, key: tuple[Answer, Answer]) -> VerdictReason | None:
+    def get(self, key: tuple[str, str]) -> VerdictReason | None:
         with self._lock:
             reason = self._entries.get(key)
             if reason is not None:
                 self._entries.move_to_end(key)
             return reason
 
-    def put(self, key: tuple[Answer, Answer], reason: VerdictReason) -> None:
+    def put(self, key: tuple[str, str], reason: VerdictReason) -> None:
         with self._lock:
             self._entries[key] = reason
             self._entries.move_to_end(key)

@@ -34,6 +34,7 @@ _NAME = re.compile(r"\\?[A-Za-z]+'*(?:_(?:\{[^{}]*\}|\w))?(?:\([A-Za-z\d, ]*\))?
 _OPENING = {"(": "(", "[": "[", r"\{": "{", r"\langle": "<", "{": ""}
 _CLOSING = {")": ")", "]": "]", r"\}": "}", r"\rangle": ">", "}": ""}
 _DELIMITER = re.compile(r"\\langle(?![A-Za-z])|\\rangle(?![A-Za-z])|\\begin|\\end|\\.|[()\[\]{}]")
+_PLAIN_NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 _COMMA = re.compile("[,;]")
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 _UNVALUED = re.compile(r"[+-]?\\infty|\\emptyset|\\mathbb\s*\{?[A-Z]\}?")
@@ -95,7 +96,10 @@ def read_answer(text: str, depth: int = 0) -> Answer:
     """The tree of a normalised answer. Never fails: what has no shape is `OTHER`."""
     if len(text) > MAX_LENGTH:
         return Answer(Kind.OTHER, text, too_complex=True)
-    text = _unwrap(text.strip())
+    text = text.strip()
+    if _PLAIN_NUMBER.fullmatch(text):
+        return Answer(Kind.VALUE, text, latex=text, expression=read_expression(text))
+    text = _unwrap(text)
     key = canonical_text(text)
     if depth > _MAX_DEPTH:
         return Answer(Kind.OTHER, key, too_complex=True)
@@ -109,8 +113,16 @@ def read_answer(text: str, depth: int = 0) -> Answer:
 
 
 def canonical_text(text: str) -> str:
-    """Text for comparison: without spaces, except where they end a command."""
-    return re.sub(r"(\\[A-Za-z]+)\s+(?=[A-Za-z])|\s+", lambda match: match[1] + " " if match[1] else "", text)
+    """Text for comparison: without spaces, except where they end a command or part two numbers."""
+    return re.sub(r"(\\[A-Za-z]+|[\d.])\s+(?=[A-Za-z\d.])|\s+", _keep_needed_space, text)
+
+
+def _keep_needed_space(match: re.Match[str]) -> str:
+    before = match[1]
+    if before is None:
+        return ""
+    follows_number = match.string[match.end()] in "0123456789."
+    return f"{before} " if (before[0] == "\\") != follows_number else before
 
 
 def text_key(text: str) -> str:
@@ -259,12 +271,12 @@ def _read_bracketed(text: str, key: str, depth: int) -> Answer | None:
 
 
 def _read_plus_minus(text: str, key: str, depth: int) -> Answer | None:
-    signs = re.findall(r"\\pm(?![A-Za-z])|\\mp(?![A-Za-z])", text)
+    signs = list(re.finditer(r"\\(?:pm|mp)(?![A-Za-z])", text))
     if not signs:
         return None
     if len(signs) > 1:
         return Answer(Kind.OTHER, key)
-    before, after = text.split(signs[0])
+    before, after = text[: signs[0].start()], text[signs[0].end() :]
     parts = _parts([f"{before}+{after}", f"{before}-{after}"], depth)
     return Answer(Kind.OTHER, key) if parts is None else Answer(Kind.COLLECTION, key, parts)
 

@@ -8,8 +8,10 @@ math-verify, gold first, with its fallbacks, units and boxes off, and without it
 """
 
 import ctypes
+import importlib
 import logging
 import os
+import re
 import resource
 import signal
 import sys
@@ -17,18 +19,21 @@ from collections.abc import Sequence
 
 from retool.reward.expression import Node, TooComplexError, UnreadableError, read_expression
 from retool.reward.numeric import equal, same_relation
-from retool.reward.questions import GOLD_UNREADABLE, READY, Question, QuestionKind, question_from_line
+from retool.reward.questions import GOLD_UNREADABLE, LOADED, READY, Question, QuestionKind, question_from_line
 from retool.reward.verdict import VerdictReason
+from retool.reward.vocabulary import COMMANDS
 
 _PR_SET_PDEATHSIG = 1
 _CPU_MARGIN_S = 2
-_WARM_UP = Question(QuestionKind.LIBRARY, (r"\{1, \frac{1}{2}\}",), (r"\{0.5, 1\}",))
+_DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
 
 
 def answer_question(question: Question) -> str:
     """The outcome of a question: a `VerdictReason`, or `GOLD_UNREADABLE`. Takes as long as it takes."""
     try:
         if question.kind is QuestionKind.LIBRARY:
+            if not _beyond_grammar(question.gold[0]):
+                return GOLD_UNREADABLE
             return _ask_math_verify(question.gold[0], question.answer[0])
         gold, answer = _read(question.gold), _read(question.answer)
         if question.kind is QuestionKind.RELATION:
@@ -44,11 +49,20 @@ def answer_question(question: Question) -> str:
     return VerdictReason.CORRECT_SYMBOLIC if same else VerdictReason.WRONG_SYMBOLIC
 
 
+def _beyond_grammar(gold: str) -> bool:
+    """Whether a gold uses notation that this package does not know. All else it would have read: `3 4` is nothing.
+
+    Math-verify would read that as 7.
+    """
+    return any(command not in COMMANDS for command in re.findall(r"\\[A-Za-z]+", gold))
+
+
 def _read(texts: Sequence[str]) -> list[Node]:
     return [read_expression(text) for text in texts]
 
 
 def _ask_math_verify(gold: str, answer: str) -> str:
+    """Math-verify's opinion. Decimals become exact fractions first: it would compare them to six places."""
     from latex2sympy2_extended.math_normalization import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
 
@@ -56,7 +70,7 @@ def _ask_math_verify(gold: str, answer: str) -> str:
     target = LatexExtractionConfig(boxed_match_priority=-1, normalization_config=plain)
     parsed = [
         parse(f"${text}$", [target], fallback_mode="no_fallback", extraction_mode="first_match", parsing_timeout=None)
-        for text in (gold, answer)
+        for text in (_DECIMAL.sub(_exact_fraction, gold), _DECIMAL.sub(_exact_fraction, answer))
     ]
     if not parsed[0]:
         return GOLD_UNREADABLE
@@ -66,13 +80,17 @@ def _ask_math_verify(gold: str, answer: str) -> str:
     return VerdictReason.CORRECT_SYMBOLIC if same else VerdictReason.WRONG_SYMBOLIC
 
 
+def _exact_fraction(match: re.Match[str]) -> str:
+    whole, decimals = match.groups()
+    return rf"\frac{{{int(whole + decimals)}}}{{{10 ** len(decimals)}}}"
+
+
 def main(memory_bytes: int, cpu_seconds: float, owner: int) -> None:
     """Serves questions from standard input until it closes. Ends with SIGHUP if the starting thread ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0)
     if os.getppid() != owner:
         return
     logging.disable()
-    answer_question(_WARM_UP)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     replies = os.fdopen(os.dup(1), "w", buffering=1)
@@ -81,8 +99,12 @@ def main(memory_bytes: int, cpu_seconds: float, owner: int) -> None:
     os.dup2(null, 2)
     replies.write(READY + "\n")
     for line in sys.stdin:
+        question = question_from_line(line)
+        if question.kind is QuestionKind.LIBRARY and "math_verify" not in sys.modules:
+            importlib.import_module("math_verify")
+            replies.write(LOADED + "\n")
         _allow_cpu(cpu_seconds)
-        replies.write(answer_question(question_from_line(line)) + "\n")
+        replies.write(answer_question(question) + "\n")
 
 
 def _allow_cpu(seconds: float) -> None:

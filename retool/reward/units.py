@@ -17,6 +17,7 @@ _PERCENT = re.compile(
     r"\s*(?:\\%|\\text\{\s*(?:percent|per cent|percentage|pct)\.?\s*\}|(?<=\s)percent)$", re.IGNORECASE
 )
 _DEGREE = re.compile(r"\s*\^\{\\circ\}\s*(?P<scale>[CFK]|\\text\{\s*[CFK]\s*\})?$")
+_ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _TEXT_UNIT = r"\\text\{[^{}]*\}\s*(?:\^\s*(?:\{-?\d+\}|-?\d))?"
 _TEXT_UNITS = re.compile(rf"\s*(?P<unit>/?\s*{_TEXT_UNIT}(?:\s*(?:/|\\cdot|\s)\s*{_TEXT_UNIT})*)$")
 _WORDS = (
@@ -105,9 +106,9 @@ def split_quantity(text: str) -> Quantity:
     if percent is not None and percent.start() > 0:
         return Quantity(text[: percent.start()].rstrip(), percent=True)
     degree = _DEGREE.search(text)
-    if degree is not None and degree.start() > 0:
+    if degree is not None and degree.start() > 0 and not _ANGLE_FUNCTION.search(text):
         scale = re.sub(r"\\text|\W", "", degree["scale"] or "")
-        return Quantity(text[: degree.start()].rstrip(), f"°{scale}")
+        return Quantity(text[: degree.start()].replace(r"^{\circ}", "").rstrip(), f"°{scale}")
     for pattern in (_TEXT_UNITS, _BARE_WORD, _CHINESE):
         match = pattern.search(text)
         if match is not None and match.start() > 0 and _is_unit(match["unit"]):

@@ -1,4 +1,4 @@
-"""The words of the expression grammar. `FUNCTIONS`, `INVERSES`, `LISTS`, `LETTERS`."""
+"""The words of the expression grammar. `FUNCTIONS`, `INVERSES`, `LISTS`, `LETTERS`, `COMMANDS`."""
 
 from types import MappingProxyType
 
@@ -23,3 +23,9 @@ INVERSES = MappingProxyType({"sin": "arcsin", "cos": "arccos", "tan": "arctan", 
 
 LISTS = frozenset(("max", "min", "gcd", "lcm"))
 """Functions of a bracketed list."""
+
+COMMANDS = LETTERS | frozenset(
+    f"\\{name}"
+    for name in (*FUNCTIONS, *LISTS, "frac", "sqrt", "binom", "pi", "cdot", "times", "div", "circ", "overline", "text")
+)
+"""All commands that the grammar knows."""

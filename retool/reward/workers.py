@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from typing import IO, TypeVar
 
 import retool
 from retool.errors import InfrastructureError
-from retool.reward.questions import READY, Question, question_to_line
+from retool.reward.questions import LOADED, READY, Question, QuestionKind, question_to_line
 from retool.reward.verdict import VerdictReason
 
 Result = TypeVar("Result")
@@ -79,10 +78,12 @@ class WorkerPool:
         return self._threads.submit(self._lend, task)
 
     def close(self) -> None:
-        """Ends the workers; tasks that run fail or get the outcome `WORKER_DIED`."""
+        """Ends the workers. Tasks that are running or waiting fail."""
         if os.getpid() == self._pid and not self._closed:
             self._closed = True
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            for worker in self._workers:
+                worker.retire()
+            self._threads.shutdown(cancel_futures=True)
             self._finalizer()
 
     def _lend(self, task: Callable[[Ask], Result]) -> Result:
@@ -112,9 +113,10 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
         self._ready = False
+        self._loaded = False
         self._answered = 0
         self._pending = b""
-        self._kill_lock = threading.Lock()
+        self._retired = False
 
     def ask(self, question: Question) -> str:
         """The outcome of a question. Raises `InfrastructureError` if no worker can be started."""
@@ -126,28 +128,40 @@ class _Worker:
                 self.kill()
                 continue
             self._answered += 1
+            if self._retired:
+                raise InfrastructureError("The scorer was closed before the answer was decided.")
             if outcome in _FATAL or self._answered >= _RECYCLE_AFTER:
                 self.kill()
-                self._start()
+                # The next question waits for this one to be ready; if it cannot start, that question says so.
+                with contextlib.suppress(InfrastructureError):
+                    self._start()
             return outcome
         raise InfrastructureError("The symbolic worker keeps disappearing before it has answered.")
 
+    def retire(self) -> None:
+        """Ends the process for good. From any thread: the one that uses the worker cleans up after it."""
+        self._retired = True
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def kill(self) -> None:
         """Ends the process, at once."""
-        with self._kill_lock:
-            process, self._process = self._process, None
-            if process is None:
-                return
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout, self._errors):
-                if stream is not None:
-                    with contextlib.suppress(OSError):
-                        stream.close()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, self._errors):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
 
     def _start(self) -> None:
         """Starts a process, without waiting for it."""
-        self._ready, self._answered, self._pending = False, 0, b""
+        if self._retired:
+            raise InfrastructureError("The scorer is closed.")
+        self._ready, self._loaded, self._answered, self._pending = False, False, 0, b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in kill)
         arguments = [
             str(Path(retool.__file__).parent),
@@ -194,6 +208,14 @@ class _Worker:
             process.stdin.flush()
         except OSError:
             raise _WorkerGoneError from None
+        if question.kind is QuestionKind.LIBRARY and not self._loaded:
+            if self._read_line(begun + _STARTUP_LIMIT_S) != LOADED:
+                raise _WorkerGoneError
+            self._loaded = True
+            cpu_before, begun = self._cpu_seconds(), time.monotonic()
+        return self._wait_for_outcome(process, cpu_before, begun)
+
+    def _wait_for_outcome(self, process: subprocess.Popen[bytes], cpu_before: float, begun: float) -> str:
         deadline = begun + self._time_limit_s
         while True:
             outcome = self._read_line(deadline)

@@ -6,7 +6,7 @@ import io
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retool.sandbox.autoprint import compile_program, display, unwrap
@@ -113,6 +113,7 @@ STATEMENTS = st.one_of(
 )
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(STATEMENTS, max_size=6))
 def test_a_program_keeps_its_meaning_and_its_output(statements):
     program = "\n".join(["x = y = 1", *statements])
@@ -130,6 +131,7 @@ def test_a_program_keeps_its_meaning_and_its_output(statements):
         assert output == plain_output
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.text(alphabet="`python \n='x1\"\ufeff", max_size=60))
 def test_unwrap_leaves_valid_programs_alone(text):
     try:
