@@ -1,8 +1,8 @@
 """From the `model` group to something that can be sampled and trained.
 
 Contents: `open_policy` (a connected client, and the embedded engine with it), `open_protocol` (how the model is
-spoken to), `require_credentials` (fails early where the service would refuse), `require_room` (a prompt must leave some),
-`weights_note` (for results).
+spoken to), `require_credentials` (fails early where the service would refuse), `require_room` (a prompt must leave
+some), `weights_note` (for results).
 """
 
 from collections.abc import AsyncIterator, Sequence
