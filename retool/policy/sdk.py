@@ -26,6 +26,7 @@ _ENGINE_RETRY_S = {
 }
 _MIN_QUEUE = 64
 _SPARE_CONNECTIONS = 36
+_SERVICE_KEEPALIVE = 20
 _USER_STATUSES = frozenset({400, 402, 403, 404, 409, 413, 422})
 _USER_CODES = frozenset({"unauthorized", "forbidden", "billing_insufficient_balance", "sequence_too_long"})
 
@@ -76,9 +77,10 @@ def configure(connection: Connection) -> None:
         log_level="WARNING" if connection.embedded else os.environ.get("PYTRIO_LOG_LEVEL", "INFO"),
         **(_ENGINE_RETRY_S if connection.embedded else _SERVICE_RETRY_S),
     )
-    # No option of configure() reaches these two: every sample in flight has a connection, and keeps it.
+    # No option of configure() reaches these. Every request of httpx looks at every idle connection, so that with many
+    # of them it costs several times as much as a new connection on loopback; across a network it is the other way.
     configuration.actor_http_max_connections = connection.max_in_flight + _SPARE_CONNECTIONS
-    configuration.actor_http_max_keepalive_connections = connection.max_in_flight + _SPARE_CONNECTIONS
+    configuration.actor_http_max_keepalive_connections = 1 if connection.embedded else _SERVICE_KEEPALIVE
 
 
 def sdk_errors() -> tuple[type[Exception], ...]:
