@@ -200,7 +200,6 @@ def _ending(session: RunSession) -> Iterator[None]:
         _end(session, RunState.FAILED, FinishState.FAILED, str(error))
         raise
     except InfrastructureError as error:
-        logger.error("%s", error)
         _end(session, RunState.FAILED, FinishState.FAILED, str(error))
         raise UserError(
             f"The run stopped after {session.step} steps: {error}\n"
