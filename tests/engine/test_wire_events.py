@@ -96,15 +96,27 @@ def test_engine_errors_become_failed_events(wire, run):
     assert reply["error"] == {"code": "engine_fault", "message": "ZeroDivisionError: bug"}
 
 
-def test_no_step_is_made_on_incomplete_gradients(wire, run):
-    wire.engine.failure = EngineError("out_of_memory", "too large")
-    assert wire.event(run, 2, "forward_backward", batch())["status"] == "failed"
+def test_a_refused_batch_costs_one_step(wire, run):
+    assert wire.event(run, 2, "forward_backward", batch(data=[]))["status"] == "failed"
     reply = wire.event(run, 3, "optimize_step", ADAM)
     assert (reply["status"], reply["error"]["code"]) == ("failed", "gradients_incomplete")
-    assert "too large" in reply["error"]["message"]
+    assert "at least 1 item" in reply["error"]["message"]
     assert wire.engine.named("optim_step") == []
     assert wire.event(run, 4, "forward_backward", batch())["status"] == "succeeded"
     assert wire.event(run, 5, "optimize_step", ADAM)["status"] == "succeeded"
+
+
+def test_no_step_is_made_on_the_gradients_of_half_a_batch(wire, run):
+    wire.engine.failure = EngineError("out_of_memory", "too large")
+    assert wire.event(run, 2, "forward_backward", batch())["status"] == "failed"
+    assert wire.event(run, 3, "forward_backward", batch())["status"] == "succeeded"
+    reply = wire.event(run, 4, "optimize_step", ADAM)
+    assert (reply["status"], reply["error"]["code"]) == ("failed", "gradients_incomplete")
+    assert "too large Continue from the last checkpoint" in reply["error"]["message"]
+    assert wire.event(run, 5, "optimize_step", ADAM)["status"] == "failed"
+    assert wire.engine.named("optim_step") == []
+    run_view = wire.http.get(f"/api/openapi/v1/training-runs/{run}").json()
+    assert (run_view["corrupted"], run_view["corrupted_reason"]) == (True, "too large")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,11 @@ class Session:
 
 @dataclass(eq=False, slots=True)
 class TrainingRun:
-    """One adapter in training. `fault` says why its gradients cannot be trusted, if they cannot."""
+    """One adapter in training.
+
+    `fault` says why the next optimizer step will not be made, if so; `corrupted`: because a batch failed midway, so
+    that the gradients hold part of it and no step will be made any more.
+    """
 
     id: str
     session_id: str
@@ -62,6 +66,7 @@ class TrainingRun:
     queue: RunQueue
     status: Status = Status.CREATED
     fault: str | None = None
+    corrupted: bool = False
     created_at: datetime = field(default_factory=_now)
     updated_at: datetime = field(default_factory=_now)
     started_at: datetime | None = None

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import numpy as np
+from pydantic import ValidationError
 
 from retool.engine.types import EngineError, ForwardResult
 from retool.engine.wire.adapters import AdapterPool
@@ -82,6 +83,7 @@ class EventExecutor:
             return await self._compute(run, envelope, backward=True)
         except Exception as error:
             run.fault = str(error)
+            run.corrupted = run.corrupted or not _refused_beforehand(error)
             raise
 
     async def _compute(self, run: TrainingRun, envelope: EventEnvelope, *, backward: bool) -> Outcome:
@@ -97,9 +99,14 @@ class EventExecutor:
     async def _optimize_step(self, run: TrainingRun, envelope: EventEnvelope) -> Outcome:
         payload = OptimizeStep.model_validate(envelope.payload)
         if run.fault is not None:
-            fault, run.fault = run.fault, None
+            fault = run.fault
+            if not run.corrupted:
+                run.fault = None
+            ending = " Continue from the last checkpoint." if run.corrupted else ""
             raise ApiError(
-                409, "gradients_incomplete", f"No step was made, since a forward_backward before it failed: {fault}"
+                409,
+                "gradients_incomplete",
+                f"No step was made, since a forward_backward before it failed: {fault}{ending}",
             )
         metrics = await settle(self._engine.optim_step(run.id, payload.adam()))
         return Outcome({"metrics": metrics})
@@ -137,6 +144,13 @@ class EventExecutor:
 
     def _checkpoint_outcome(self, uri: str, size_bytes: int) -> Outcome:
         return Outcome({"checkpoint": {"uri": uri, "model_id": self._engine.model_id, "size_bytes": size_bytes}})
+
+
+def _refused_beforehand(error: Exception) -> bool:
+    """Whether a batch was refused for what it holds, so that nothing of it entered the gradients."""
+    if isinstance(error, EngineError):
+        return error.code in ("invalid_batch", "invalid_loss")
+    return isinstance(error, ValidationError) or (isinstance(error, ApiError) and error.code != "loss_not_finite")
 
 
 def _forward_result(result: ForwardResult, *, auto_shift: bool) -> dict[str, object]:
