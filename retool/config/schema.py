@@ -30,8 +30,8 @@ class Engine:
     """The embedded engine (`retool.engine`). `null` in its place means the cloud service."""
 
     device: str = "cpu"
-    dtype: str = option("float32", choices=("float32", "bfloat16", "float16"))
-    sampling_dtype: str | None = option(None, choices=("float32", "bfloat16", "float16"))
+    dtype: str = option("float32", choices=("float32", "bfloat16"))
+    sampling_dtype: str | None = option(None, choices=("float32", "bfloat16"))
     deterministic: bool = True
     normalisation: str = option("total_samples", choices=("total_samples", "active_tokens", "none"))
     threads: int | None = option(None, low=1)
@@ -237,11 +237,13 @@ class Evaluation:
 class Tuning:
     """Supervised fine-tuning on written traces."""
 
-    source: str = option(filled=True)
     epochs: int = option(low=1)
     learning_rate: float = option(above=0)
     batch_size: int = option(low=1)
     max_tokens: int = option(low=2)
+    warmup_steps: int = option(low=0)
+    tool_share: float = option(low=0, high=1)
+    limit: int | None = option(None, low=2)
 
 
 @dataclass
@@ -311,10 +313,13 @@ class Evaluate(Run):
 class Sft(Run):
     """`retool.sft`."""
 
-    max_cost: float | None = option(None, above=0)
     checkpoint: Checkpoint = MISSING
     data: Any = MISSING
+    rollout: Any = MISSING
+    sandbox: Any = MISSING
+    reward: Any = MISSING
     sft: Tuning = MISSING
+    eval: Evaluation = MISSING
 
 
 @dataclass

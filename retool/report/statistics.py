@@ -3,7 +3,8 @@
 `proportion`: successes of independent trials (Clopper & Pearson 1934; exact at any count).
 `average_at_k`, `pass_at_k`, `majority_at_k`: figures over problems with several samples each. Their intervals are
 percentiles of a bootstrap that draws problems, and samples within each drawn problem, with replacement; the draws are
-seeded, so that the same data give the same interval.
+seeded, so that the same data give the same interval. Where a bootstrap says nothing, because every problem has one
+sample or all are alike, the interval is the exact one of `proportion` over problems.
 """
 
 import math
@@ -93,7 +94,11 @@ def _majority(samples: Sequence[tuple[Hashable, bool]]) -> float:
 def _bootstrapped(problems: Sequence[Sequence[T]], figure: Callable[[Sequence[T]], float]) -> Estimate:
     if not problems or any(not samples for samples in problems):
         raise ValueError("every problem needs at least one sample")
-    value = float(np.mean([figure(samples) for samples in problems]))
+    figures = [figure(samples) for samples in problems]
+    value = float(np.mean(figures))
+    binary = set(figures) <= {0.0, 1.0}
+    if binary and (len(set(figures)) == 1 or all(len(samples) == 1 for samples in problems)):
+        return proportion(round(sum(figures)), len(figures))
     rng = np.random.default_rng(_SEED)
     resampled = np.empty((_RESAMPLES, len(problems)))
     for column, samples in enumerate(problems):

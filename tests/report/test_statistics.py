@@ -39,6 +39,12 @@ def test_proportion_against_published_intervals() -> None:
     assert (proportion(10, 10).low, proportion(10, 10).high) == pytest.approx((0.69150, 1), abs=1e-4)
 
 
+def test_intervals_are_exact_where_a_bootstrap_says_nothing() -> None:
+    assert average_at_k([[True, True]] * 10) == proportion(10, 10)
+    assert average_at_k([[True]] * 7 + [[False]] * 13) == proportion(7, 20)
+    assert pass_at_k([[False, False]] * 10, 2) == proportion(0, 10)
+
+
 def test_the_same_data_give_the_same_interval() -> None:
     assert average_at_k(CORRECT) == average_at_k(CORRECT)
 

@@ -6,6 +6,8 @@ queries of one attention product likewise. Then prefilling a token and decoding 
 from an earlier request can replace computed ones. `scripts/check_determinism.py` measures it on a machine.
 """
 
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +19,7 @@ from retool.engine.model.config import ModelConfig
 from retool.engine.model.lora import Adapter, merge_all
 from retool.engine.model.rotary import rotary_tables, rotate
 from retool.engine.model.weights import ATTENTION_LINEARS, UNEMBED, BaseWeights, linear_name
+from retool.engine.types import EngineError
 
 ROW_MULTIPLE = 8
 LENGTH_MULTIPLE = 64
@@ -57,6 +60,7 @@ class KeyValueCache:
     ) -> None:
         self.rows = rows
         shape = (config.num_layers, rows + 1, config.num_kv_heads, cache_length(length), config.head_dim)
+        _require_memory(2 * math.prod(shape) * dtype.itemsize, rows, length, device)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros(shape, device=device, dtype=dtype)
 
@@ -77,6 +81,19 @@ class KeyValueCache:
         """Copies the first `length` positions of one row to another."""
         self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
         self.values[:, target, :, :length] = self.values[:, source, :, :length]
+
+
+def _require_memory(needed: int, rows: int, length: int, device: torch.device) -> None:
+    """Refuses a cache that would take over half of the machine's memory, before the system kills the process."""
+    if device.type != "cpu":
+        return
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > present / 2:
+        raise EngineError(
+            "out_of_memory",
+            f"A key-value cache of {rows} rows of {length} tokens takes {needed / 2**30:.1f} GiB of this machine's "
+            f"{present / 2**30:.1f}. Lower model.engine.max_seq_len or max_batch_rows.",
+        )
 
 
 class CachedModel:
