@@ -46,7 +46,7 @@ def found(loader, *overrides: str, multirun: bool = False) -> str:
         ("rollout.max_turn_tokens=256", "rollout.max_turn_tokens: 256 does not fit into"),
         ("model.engine.max_seq_len=100", "model.engine.max_seq_len: 100 is below rollout.max_trajectory_tokens=256."),
         ("ppo.clip_low=1.1", "ppo.clip_low, ppo.clip_high: 1.1 and 1.28 do not enclose 1."),
-        ("eval.k=[1,9]", "eval.k: 9 is not between 1 and eval.samples=2."),
+        ("eval.k=[1,9]", "eval.k: 9 is not between 1 and eval.samples=1."),
         ("eval.paths={aime25: /nowhere}", "eval.paths.aime25: 'aime25' is not among eval.sets=[]."),
         ("sandbox.python=/nowhere", "sandbox.python: there is no file or directory at '/nowhere'"),
         ("model.chat_template=nowhere", "model.chat_template: 'nowhere' is neither a file nor a shipped template"),
