@@ -247,15 +247,21 @@ class Tuning:
 
 
 @dataclass
-class Tracker:
-    """Where metrics are mirrored to. `metrics.jsonl` is always written; `none` mirrors nowhere."""
+class SwanLab:
+    """Where SwanLab puts a run, and whether it gets one."""
 
-    backend: str = option(choices=("jsonl", "swanlab"))
     mode: str = option("disabled", choices=("disabled", "offline", "local", "online"))
-    project: str | None = None
+    project: str = option("retool", filled=True)
     workspace: str | None = None
     group: str | None = None
     tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Tracker:
+    """What mirrors the metrics. `metrics.jsonl` is always written."""
+
+    swanlab: SwanLab = field(default_factory=SwanLab)
 
 
 @dataclass
@@ -279,7 +285,7 @@ class Run:
     max_infrastructure_rate: float = option(low=0, high=1)
     allow_targets: list[str] = field(default_factory=list)
     model: Model = MISSING
-    tracker: Any = MISSING
+    tracker: Tracker = MISSING
 
 
 @dataclass

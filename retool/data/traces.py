@@ -25,8 +25,8 @@ _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": ope
 _FUNCTION_WORDS = frozenset(
     re.findall(
         r"\w+",
-        """a an the of in on at to for from with and or but is are was were he she it they his her their its that this if
-        then than as by per each every how many much more less there had has have did does do times plus minus""",
+        """a an the of in on at to for from with and or but is are was were he she it they his her their its that this
+        if then than as by per each every how many much more less there had has have did does do times plus minus""",
     )
 )
 

@@ -65,6 +65,10 @@ class Compute:
             cache, self._prefixes, tokenizer, self._model_for, gather_window_s=settings.gather_window_s
         )
 
+    def warm_up(self) -> None:
+        """Imports what torch loads with the first optimizer (about two seconds), before a client waits for it."""
+        torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
+
     def create_run(self, run_id: str, spec: LoraSpec, checkpoint: Path | None, with_optimizer: bool) -> None:
         """Starts a run, from scratch or from a checkpoint, whose own adapter shape then counts."""
         adapter = load_adapter(checkpoint, self._weights) if checkpoint else new_adapter(self._weights, spec)

@@ -92,6 +92,7 @@ class EngineLoop:
         )
         self._thread.start()
         self._ready.result()
+        self._submit(lambda compute: compute.warm_up())
 
     def create_run(
         self, run_id: str, lora: LoraSpec, checkpoint: Path | None = None, load_optimizer: bool = False

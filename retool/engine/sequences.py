@@ -1,6 +1,7 @@
 """Book-keeping of one sampling request: its sequences, and the future that all of them together resolve."""
 
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
@@ -24,9 +25,10 @@ class PendingRequest:
         """Records one sequence; resolves the future with the last."""
         self.finished[sample_index] = sequence
         done = [sequence for sequence in self.finished if sequence is not None]
-        if len(done) == len(self.finished) and not self.future.done():
+        if len(done) == len(self.finished):
             result = self.result
-            self.future.set_result(SampleResult(done, result.prompt_logprobs, result.topk_prompt_logprobs))
+            with suppress(InvalidStateError):  # cancelled by its client meanwhile
+                self.future.set_result(SampleResult(done, result.prompt_logprobs, result.topk_prompt_logprobs))
 
 
 @dataclass(eq=False)

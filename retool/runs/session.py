@@ -18,12 +18,12 @@ A signal to leave ends as `requeued`, and is handed on to submitit or the operat
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool.config import check
+from retool.config import check, schema, typed
 from retool.errors import InfrastructureError, UserError
 from retool.runs.checkpoint import ResumeState, changed_keys, identity, read_resume_state
 from retool.runs.files import JsonObject, read_json, replace_file, write_json
@@ -185,7 +185,21 @@ def _open_tracker(session: RunSession) -> Tracker:
     from retool.tracking.base import MultiTracker
     from retool.tracking.jsonl import JsonlTracker
 
-    return MultiTracker([JsonlTracker(session.directory.metrics)])
+    directory, settings = session.directory, typed(session.cfg.tracker, schema.Tracker).swanlab
+    trackers: list[Tracker] = [JsonlTracker(directory.metrics)]
+    if settings.mode != "disabled":
+        from retool.tracking.swanlab import SwanLabTracker
+
+        config = OmegaConf.to_container(session.cfg, resolve=True)
+        assert isinstance(config, dict)
+        mirror = SwanLabTracker(
+            **asdict(settings),
+            name=f"{session.cfg.name}-{directory.path.name}",
+            config={str(key): value for key, value in config.items()},
+            directory=directory.path / "swanlab",
+        )
+        trackers.append(mirror)
+    return MultiTracker(trackers)
 
 
 @contextmanager

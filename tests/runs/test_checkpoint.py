@@ -55,7 +55,7 @@ TRAINING = {
     "max_steps": 5,
     "ppo": {"learning_rate": 1e-3, "group_size": 8},
     "eval": {"samples": 2},
-    "tracker": {"backend": "jsonl"},
+    "tracker": {"swanlab": {"mode": "disabled"}},
     "checkpoint": {"keep": 3},
     "model": {"base_model": "tiny", "recipe": {"learning_rate": 1e-3}, "price": None, "engine": None},
     "data": {"fields": {}},
@@ -65,7 +65,7 @@ TRAINING = {
 def test_only_keys_that_change_a_step_are_compared():
     before = identity(OmegaConf.create(TRAINING))
     changed = OmegaConf.create(TRAINING)
-    changed.max_steps, changed.eval.samples, changed.tracker.backend = 9, 4, "swanlab"
+    changed.max_steps, changed.eval.samples, changed.tracker.swanlab.mode = 9, 4, "offline"
     changed.checkpoint.keep, changed.model.recipe.learning_rate = 1, 1.0
     assert identity(changed) == before
     assert identity_hash(identity(changed)) == identity_hash(before)

@@ -89,7 +89,7 @@ def test_a_changed_configuration_is_refused_and_the_status_kept(train_config):
         pytest.fail("the run began")
     assert read_status(session.directory.status).error is None
     with open_run(
-        train_config("max_steps=9", "checkpoint.keep=1", "eval.samples=2", "tracker.backend=jsonl")
+        train_config("max_steps=9", "checkpoint.keep=1", "eval.samples=2", "tracker.swanlab.project=other")
     ) as session:
         assert session.resume.next_step == 1
 
