@@ -1,6 +1,7 @@
 """A mirror of the run's figures in SwanLab. The record is `metrics.jsonl`; nothing that happens here ends a run.
 
-Whatever fails becomes one warning, and the mirror stops. SwanLab is imported when a mirror is opened, never before.
+Whatever fails becomes one warning, and the mirror stops; that is why `Exception` is caught here. SwanLab is imported
+when a mirror is opened, never before.
 
 Contents: `SwanlabMode` (the modes), `SwanlabMirror`.
 """
@@ -62,6 +63,7 @@ class SwanlabMirror:
 
     def __init__(self, *, mode: SwanlabMode, directory: Path, run: SwanlabRun, config: Mapping[str, object]) -> None:
         self._run: swanlab.Run | None = None
+        self._stopped = False
         self.run_id = run.run_id
         self.mode = SwanlabMode.DISABLED
         if mode is SwanlabMode.DISABLED:
@@ -69,8 +71,8 @@ class SwanlabMirror:
         try:
             self.mode = _possible_mode(mode)
             self._run = self._open(directory, run, config)
-        except Exception as failure:
-            self._warn("could not be started", failure)
+        except Exception as failure:  # noqa: BLE001
+            self._warn("could not be started; metrics.jsonl goes on alone", failure)
         if self._run is None:
             self.mode = SwanlabMode.DISABLED
         else:
@@ -95,8 +97,14 @@ class SwanlabMirror:
             FinishState.REQUEUED: "aborted",
         }[state]
         reason = (error or "unknown") if state is FinishState.FAILED else None
-        self._guarded("could not be finished", lambda run: run.finish(state=outcome, error=reason))
-        self._run = None
+        try:
+            if self._run is not None:
+                self._run.finish(state=outcome, error=reason)
+        except Exception as failure:  # noqa: BLE001
+            if not self._stopped:
+                self._warn("could not be finished", failure)
+        finally:
+            self._run = None
 
     def _open(self, directory: Path, run: SwanlabRun, config: Mapping[str, object]) -> "swanlab.Run":
         try:
@@ -109,13 +117,13 @@ class SwanlabMirror:
             return _start(self.mode, directory, run, config)
 
     def _guarded(self, what: str, action: "Callable[[swanlab.Run], object]") -> None:
-        if self._run is None:
+        if self._run is None or self._stopped:
             return
         try:
             action(self._run)
-        except Exception as failure:
+        except Exception as failure:  # noqa: BLE001
             self._warn(f"{what}; the mirror stops here, metrics.jsonl goes on", failure)
-            self._run = None
+            self._stopped = True
 
     @staticmethod
     def _warn(what: str, failure: Exception) -> None:
@@ -133,29 +141,34 @@ def _start(mode: SwanlabMode, directory: Path, run: SwanlabRun, config: Mapping[
         terminal=swanlab.Settings.Terminal(proxy_type="none"),
     )
     hooks = (sys.excepthook, signal.getsignal(signal.SIGINT))
-    started = swanlab.init(
-        reinit=True,
-        mode=mode.value,
-        log_dir=str(directory),
-        project=run.project,
-        workspace=run.workspace,
-        name=run.name,
-        group=run.group,
-        tags=list(run.tags) or None,
-        id=run.run_id,
-        resume="allow" if run.run_id else "never",
-        config=dict(config),
-        settings=settings,
-    )
-    # SwanLab takes over Ctrl-C and uncaught exceptions; the run handles both itself and then calls `finish`.
-    sys.excepthook = hooks[0]
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, hooks[1])
-    return started
+    try:
+        return swanlab.init(
+            reinit=True,
+            mode=mode.value,
+            log_dir=str(directory),
+            project=run.project,
+            workspace=run.workspace,
+            name=run.name,
+            group=run.group,
+            tags=list(run.tags) or None,
+            id=run.run_id,
+            resume="allow" if run.run_id else "never",
+            config=dict(config),
+            settings=settings,
+        )
+    except Exception:
+        if swanlab.has_run():  # half started, it would be in the way of every later run of this process
+            swanlab.finish(state="crashed", error="not started")
+        raise
+    finally:
+        # SwanLab takes over Ctrl-C and uncaught exceptions; the run handles both itself and then calls `finish`.
+        sys.excepthook = hooks[0]
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, hooks[1])
 
 
 def _possible_mode(mode: SwanlabMode) -> SwanlabMode:
-    """The mode asked for, or offline with a warning where it cannot work: SwanLab would prompt, hang or lose the data."""
+    """The mode asked for, or offline with a warning where SwanLab would prompt, hang or show nothing."""
     if mode is SwanlabMode.LOCAL and importlib.util.find_spec("swanboard") is None:
         logger.warning(
             "tracker.mode=local needs SwanLab's dashboard, which is not installed (pip install 'retool[dashboard]'). "
