@@ -65,8 +65,9 @@ def _finite(line: Series) -> Series:
 
 def _nice_bounds(low: float, high: float) -> tuple[float, float]:
     """Bounds on multiples of a round step, at least a little apart."""
-    if high - low < 1e-9:
-        low, high = low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1)
+    least = 0.02 * max(abs(low), abs(high), 0.5)
+    if high - low < least:
+        low, high = (low + high - least) / 2, (low + high + least) / 2
     step = _tick_step(low, high)
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
 

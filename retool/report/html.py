@@ -18,6 +18,7 @@ from retool.report.run_files import JsonObject, RunFiles, read_run
 MAX_STEPS = 8
 PER_STEP = 6
 MAX_TEXT = 20_000
+LARGEST = 1e300
 _CHARTS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("Reward", (("reward/mean", "mean reward"),)),
     ("Sampled for training", (("reward/correct", "correct"), ("reward/format", "boxed answer"))),
@@ -29,6 +30,7 @@ _CHARTS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("Groups", (("rollout/degenerate_group_rate", "all alike"),)),
     ("Clipping", (("ppo/clip_fraction_low", "clipped low"), ("ppo/clip_fraction_high", "clipped high"))),
     ("Probability ratio", (("ppo/ratio_mean", "mean"), ("ppo/ratio_max", "largest"))),
+    ("Approximate KL divergence", (("ppo/kl_k3", "k3"),)),
     ("Gradient norm", (("ppo/grad_norm", "policy"), ("train/grad_norm", "gradient"))),
     ("Loss", (("sft/loss", "cross entropy"),)),
 )
@@ -119,6 +121,7 @@ def _points(metrics: Sequence[JsonObject], key: str) -> list[tuple[float, float]
         (float(step), float(value))
         for row in metrics
         if isinstance(value := row.get(key), int | float) and isinstance(step := row.get("step"), int)
+        if abs(value) < LARGEST and abs(step) < LARGEST
     ]
 
 
@@ -127,7 +130,7 @@ def _table(metrics: Sequence[JsonObject]) -> list[tuple[str, str, str]]:
     names = sorted({name for row in metrics for name in row} - {"step"})
     rows = []
     for name in names:
-        values = [row[name] for row in metrics if isinstance(row.get(name), int | float)]
+        values = [value for _, value in _points(metrics, name)]
         if values:
             rows.append((name, f"{values[0]:.5g}", f"{values[-1]:.5g}"))
     return rows
@@ -141,7 +144,7 @@ def _trajectory(row: JsonObject) -> dict[str, object]:
     advantage = row.get("advantage")
     return {
         "step": _text(row.get("step")),
-        "correct": verdict.get("correct") is True,
+        "outcome": _outcome(verdict),
         "question": _text(problem.get("question")),
         "gold": _text(problem.get("answer")),
         "extracted": _text(verdict.get("extracted")),
@@ -152,6 +155,12 @@ def _trajectory(row: JsonObject) -> dict[str, object]:
         "error": _text(row.get("error") or ""),
         "segments": segments,
     }
+
+
+def _outcome(verdict: Mapping[str, object]) -> str:
+    if not verdict:
+        return "failed"
+    return "right" if verdict.get("correct") is True else "wrong"
 
 
 def _segments(turn: Mapping[str, object]) -> list[Segment]:

@@ -46,7 +46,7 @@ def read_run(path: Path, *, max_steps: int, per_step: int) -> RunFiles:
 def _object(path: Path) -> JsonObject:
     try:
         loaded = json.loads(path.read_text("utf-8", errors="replace"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return loaded if isinstance(loaded, dict) else {}
 
@@ -57,12 +57,17 @@ def _rows(path: Path) -> Iterator[JsonObject]:
     except OSError:
         return
     for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
+        row = _parsed(line)
+        if row is not None:
             yield row
+
+
+def _parsed(line: str) -> JsonObject | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def _selection(path: Path, count: int) -> list[JsonObject]:
@@ -71,10 +76,10 @@ def _selection(path: Path, count: int) -> list[JsonObject]:
     try:
         with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
             for line in file:
-                row = json.loads(line)
-                if isinstance(row, dict):
+                row = _parsed(line)
+                if row is not None:
                     rows.append(row)
-    except (OSError, EOFError, ValueError, zlib.error):
+    except (OSError, EOFError, zlib.error):
         pass  # a file that is still being written ends early
     right = [row for row in rows if _is_correct(row)]
     wrong = [row for row in rows if not _is_correct(row)]

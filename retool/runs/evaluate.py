@@ -42,8 +42,8 @@ def run(cfg: DictConfig) -> None:
         if result is None:
             result = asyncio.run(_evaluate(session, time.perf_counter()))
             session.record(result)
-            write_report_of(session.directory)
             session.finish()
+            write_report_of(session.directory)
         summary.show(result, session.directory)
 
 

@@ -25,6 +25,7 @@ from retool.runs.infrastructure import check_infrastructure
 from retool.runs.policy import open_policy, open_protocol, require_credentials, weights_note
 from retool.runs.progress import Progress
 from retool.runs.references import CheckpointUse, resolve_checkpoint
+from retool.runs.reporting import write_report_of
 from retool.runs.saving import StateKeeper
 from retool.runs.session import RunSession, open_run
 from retool.runs.tools import Tools, open_tools
@@ -49,6 +50,7 @@ def run(cfg: DictConfig) -> None:
             result = asyncio.run(_tune(session, time.perf_counter()))
             session.record(result)
             session.finish()
+            write_report_of(session.directory)
         summary.show(result, session.directory)
 
 

@@ -46,8 +46,8 @@ def run(cfg: DictConfig) -> None:
             ending = asyncio.run(_train(session))
             result = summary.training_result(session, ending, seconds=time.perf_counter() - began)
             session.record(result)
-            write_report_of(session.directory)
             session.finish()
+            write_report_of(session.directory)
         summary.show(result, session.directory)
 
 

@@ -110,6 +110,16 @@ def test_an_empty_directory(tmp_path: Path) -> None:
     assert "No step has been recorded" in page and "No trajectory has been recorded" in page
 
 
+def test_a_bad_line_costs_only_itself_and_a_failure_is_not_called_wrong(run_dir: Path) -> None:
+    failed = {**trajectory(0, "failed", correct=False), "verdict": None}
+    lines = ["[" * 5000, "not json", json.dumps(failed), json.dumps(trajectory(0, "fine", correct=True))]
+    with gzip.open(run_dir / "trajectories" / "step-0000.jsonl.gz", "wt") as file:
+        file.write("\n".join(lines) + "\n")
+    (run_dir / "metrics.jsonl").write_text('{"step": 0, "reward/mean": 1' + "0" * 400 + "}\n" + "[" * 5000 + "\n")
+    page = write_report(run_dir).read_text("utf-8")
+    assert page.count('data-outcome="failed"') == 1 and page.count('data-outcome="right"') == 3
+
+
 def test_long_texts_are_cut_and_say_so(run_dir: Path) -> None:
     with gzip.open(run_dir / "trajectories" / "step-0000.jsonl.gz", "wt") as file:
         file.write(json.dumps(trajectory(0, "x" * 1_000_000, correct=False)) + "\n")
