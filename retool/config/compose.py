@@ -28,12 +28,35 @@ _MERGED_OVERRIDE = re.compile(r"Error merging override (.+)")
 _MISSING_OPTION = re.compile(r"Could not (?:find|load) '([^']+)'")
 
 
+_NULL_ERRORS = (AssertionError, AttributeError)
+"""What OmegaConf raises for a key below a null."""
+
+
 @dataclass(frozen=True, slots=True)
 class Composition:
     """`cfg` includes the `hydra` node; it is `None` when nothing could be composed. `problems` is one line each."""
 
     cfg: DictConfig | None
     problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What overrides are applied to."""
+
+    loader: ConfigLoaderImpl
+    config_name: str
+    mode: RunMode
+
+    def load(self, overrides: Sequence[str]) -> DictConfig:
+        return self.loader.load_configuration(
+            self.config_name, list(overrides), run_mode=self.mode, validate_sweep_overrides=False
+        )
+
+    def choices(self, overrides: Sequence[str]) -> list[str]:
+        """Those that choose an option of a group."""
+        groups = self.loader.list_groups("")
+        return [line for line in overrides if line.split("=", maxsplit=1)[0].lstrip("+") in groups]
 
 
 def config_loader(config_dirs: Sequence[str] = (), primary: str | None = None) -> ConfigLoaderImpl:
@@ -51,45 +74,42 @@ def config_loader(config_dirs: Sequence[str] = (), primary: str | None = None) -
 
 def compose(loader: ConfigLoaderImpl, config_name: str, overrides: Sequence[str], mode: RunMode) -> Composition:
     """Composes as Hydra would, but leaves out and notes each override that Hydra refuses."""
+    source = _Source(loader, config_name, mode)
     remaining = list(overrides)
     problems: list[str] = []
     while True:
         try:
-            cfg = loader.load_configuration(config_name, remaining, run_mode=mode, validate_sweep_overrides=False)
-            return Composition(cfg, tuple(problems))
+            return Composition(source.load(remaining), tuple(problems))
         except HydraException as error:
             culprit = _culprit(error, remaining)
-            problems.append(_explain(error, culprit, loader, config_name, mode))
+            problems.append(_explain(error, culprit, source, remaining))
             if culprit is None:
                 return Composition(None, tuple(problems))
             remaining.remove(culprit)
-        except (AssertionError, AttributeError):  # what OmegaConf raises for keys below a null
-            culprit = _below_null(remaining, loader, config_name, mode)
+        except _NULL_ERRORS:
+            culprit = _below_null(source, remaining)
             if culprit is None:
                 raise
             problems.append(_explain_null(culprit))
             remaining.remove(culprit)
 
 
-def _below_null(overrides: Sequence[str], loader: ConfigLoaderImpl, config_name: str, mode: RunMode) -> str | None:
+def parse_overrides(lines: Sequence[str]) -> list[Override]:
+    """Parsed overrides; raises Hydra's `OverrideParseException`."""
+    return OverridesParser.create().parse_overrides(list(lines))
+
+
+def _below_null(source: _Source, overrides: Sequence[str]) -> str | None:
     """The first override that sets a key below a null, found by trying each with the options that the others choose."""
-    groups = loader.list_groups("")
-    choices = [line for line in overrides if line.split("=", maxsplit=1)[0].lstrip("+") in groups]
+    choices = source.choices(overrides)
     for line in overrides:
-        if line in choices:
-            continue
         try:
-            loader.load_configuration(config_name, [*choices, line], run_mode=mode, validate_sweep_overrides=False)
-        except (AssertionError, AttributeError):
+            source.load([*choices, line] if line not in choices else choices)
+        except _NULL_ERRORS:
             return line
         except HydraException:
             continue
     return None
-
-
-def parse_overrides(lines: Sequence[str]) -> list[Override]:
-    """Parsed overrides; raises Hydra's `OverrideParseException`."""
-    return OverridesParser.create().parse_overrides(list(lines))
 
 
 def _explain_null(culprit: str) -> str:
@@ -119,9 +139,7 @@ def _culprit(error: HydraException, overrides: Sequence[str]) -> str | None:
     return None
 
 
-def _explain(
-    error: HydraException, culprit: str | None, loader: ConfigLoaderImpl, config_name: str, mode: RunMode
-) -> str:
+def _explain(error: HydraException, culprit: str | None, source: _Source, overrides: Sequence[str]) -> str:
     text = str(error).strip()
     if culprit is None:
         return "\n".join(filter(None, (text, str(error.__cause__ or ""))))
@@ -131,7 +149,7 @@ def _explain(
     override = parse_overrides([culprit])[0]
     key = override.key_or_group
     if isinstance(error, MissingConfigException):
-        options = [str(option) for option in error.options or loader.get_group_options(key)]
+        options = [str(option) for option in error.options or source.loader.get_group_options(key)]
         return (
             f"{key}: there is no option '{override.value()}'.{did_you_mean(str(override.value()), options)} "
             f"Options: {', '.join(options)}."
@@ -140,14 +158,13 @@ def _explain(
         cause = str(error.__cause__).splitlines()[0] if error.__cause__ else text
         return f"{key}: {cause.rstrip('.')}."
     if "Could not override" in text:
-        base = loader.load_configuration(config_name, [], run_mode=mode)
-        return f"{key}: there is no such key.{_nearest_key(key, base, loader)}"
+        known = [*_dotted(source.load(source.choices(overrides))), *source.loader.list_groups("")]
+        return f"{key}: there is no such key.{_nearest_key(key, known)}"
     return text.splitlines()[0]
 
 
-def _nearest_key(key: str, base: DictConfig, loader: ConfigLoaderImpl) -> str:
+def _nearest_key(key: str, known: Sequence[str]) -> str:
     """A suggestion: first among the sister keys, then among all keys and groups."""
-    known = [*_dotted(base), *loader.list_groups("")]
     parent, _, leaf = key.rpartition(".")
     sisters = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == parent]
     suggestion = did_you_mean(leaf, sisters)

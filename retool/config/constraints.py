@@ -18,7 +18,8 @@ _METADATA_KEY = "retool.constraint"
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
     """` Did you mean 'x'?` for the nearest known word, else the empty string."""
-    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    near = get_close_matches(word, known, n=1, cutoff=0.7)
+    near = near or [name for name in known if len(word) > 2 and name.startswith(word)]
     return f" Did you mean '{near[0]}'?" if near else ""
 
 

@@ -5,6 +5,7 @@ spoken to), `require_credentials` (fails early where the service would refuse), 
 some), `weights_note` (for results).
 """
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from retool.errors import UserError
 from retool.runs.run_dir import RunDirectory
 
 _LOOKED_AT = 32
+logger = logging.getLogger("retool.runs")
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -60,6 +62,8 @@ async def open_policy(model: schema.Model, directory: RunDirectory) -> "AsyncIte
     """
     from retool.policy.client import PolicyClient
 
+    if model.engine is not None:
+        logger.info("Starting the embedded engine with %s", model.base_model)
     client = await PolicyClient.open(
         base_model=model.base_model,
         base_url=model.base_url,

@@ -79,6 +79,7 @@ class StateKeeper:
                 cursor=cursor,
                 config_hash=identity_hash(self._config),
                 config=self._config,
+                tracker_id=self._session.tracker_id,
                 spent=spent.counts(),
                 retained=tuple(retained),
             ),

@@ -32,6 +32,8 @@ from retool.runs.preemption import Preempted, Preemption
 from retool.runs.run_dir import RunDirectory
 from retool.runs.status import RunState, RunStatus, read_status, write_status
 from retool.tracking.base import FinishState, Tracker
+from retool.tracking.jsonl import cut_jsonl
+from retool.tracking.open import RunTracker, open_tracker
 
 logger = logging.getLogger("retool.runs")
 
@@ -54,6 +56,11 @@ class RunSession:
         if self._tracker is None:
             raise RuntimeError("A finished run has no tracker.")
         return self._tracker
+
+    @property
+    def tracker_id(self) -> str | None:
+        """What names the run to the mirror of its metrics, so that a continued run continues there."""
+        return self._tracker.mirror_id if isinstance(self._tracker, RunTracker) else None
 
     def completed(self, step: int) -> None:
         """Records in the status that `step` steps are complete."""
@@ -175,31 +182,22 @@ def _write_provenance(directory: RunDirectory, cfg: DictConfig) -> None:
 
 def _cut(directory: RunDirectory, step: int) -> None:
     """Removes what was recorded after the state that the run continues from: it will be made again."""
-    from retool.tracking.jsonl import cut_jsonl
-
     cut_jsonl(directory.metrics, step)
     directory.cut_trajectories(step)
 
 
-def _open_tracker(session: RunSession) -> Tracker:
-    from retool.tracking.base import MultiTracker
-    from retool.tracking.jsonl import JsonlTracker
-
+def _open_tracker(session: RunSession) -> RunTracker:
     directory, settings = session.directory, typed(session.cfg.tracker, schema.Tracker).swanlab
-    trackers: list[Tracker] = [JsonlTracker(directory.metrics)]
-    if settings.mode != "disabled":
-        from retool.tracking.swanlab import SwanLabTracker
-
-        config = OmegaConf.to_container(session.cfg, resolve=True)
-        assert isinstance(config, dict)
-        mirror = SwanLabTracker(
-            **asdict(settings),
-            name=f"{session.cfg.name}-{directory.path.name}",
-            config={str(key): value for key, value in config.items()},
-            directory=directory.path / "swanlab",
-        )
-        trackers.append(mirror)
-    return MultiTracker(trackers)
+    config = OmegaConf.to_container(session.cfg, resolve=True)
+    assert isinstance(config, dict)
+    return open_tracker(
+        directory.path,
+        backend="swanlab",
+        **asdict(settings),
+        name=f"{session.cfg.name}-{directory.path.name}",
+        config={str(key): value for key, value in config.items()},
+        mirror_id=None if session.resume is None else session.resume.tracker_id,
+    )
 
 
 @contextmanager

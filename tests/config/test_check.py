@@ -92,6 +92,12 @@ def test_a_price_is_a_mapping_of_known_keys(loader):
     assert "'model.engine' is null here" in found(loader, "model=qwen3_5_4b", "model.engine={device: cpu}")
 
 
+def test_a_key_of_another_option_is_not_suggested(loader, tmp_path):
+    (tmp_path / "p.jsonl").write_text("")
+    message = found(loader, "data=jsonl", f"data.path={tmp_path}/p.jsonl", "data.train_size=64")
+    assert message == "data.train_size: there is no such key."
+
+
 def test_a_missing_file_is_refused(loader, tmp_path):
     assert "data.path: there is no file" in found(loader, "data=jsonl", f"data.path={tmp_path}/absent.jsonl")
 

@@ -48,19 +48,20 @@ def test_learning_rate_warms_up_and_decays() -> None:
 
 
 def sft(run_dir: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "retool.sft", f"hydra.run.dir={run_dir}", "data.train_size=64", "data.holdout=8"]
+    command = [sys.executable, "-m", "retool.sft", f"hydra.run.dir={run_dir}"]
     return subprocess.run([*command, *overrides], cwd=conf_dir().parent, capture_output=True, text=True, check=False)
 
 
 def test_a_run_leaves_weights_that_training_starts_from(tmp_path: Path) -> None:
-    done = sft(tmp_path / "sft", "sft.epochs=1", "sft.batch_size=32")
+    small = ("data.train_size=64", "data.holdout=8", "sft.epochs=1", "sft.batch_size=32")
+    done = sft(tmp_path / "sft", *small)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "sft" / "result.json").read_text())
     assert result["kind"] == "sft" and result["steps"] == 2 and result["eval"]["eval/count"] == 8
     rows = [json.loads(line) for line in (tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert all(row["sft/loss"] > 0 for row in rows[:2]) and rows[2]["sft/validation_loss"] > 0
-    again = sft(tmp_path / "sft", "sft.epochs=1", "sft.batch_size=32")
+    again = sft(tmp_path / "sft", *small)
     assert again.returncode == 0 and json.loads((tmp_path / "sft" / "result.json").read_text()) == result
     command = [sys.executable, "-m", "retool.train", "experiment=smoke", f"model.init_from={tmp_path / 'sft'}"]
     command += [f"hydra.run.dir={tmp_path / 'train'}", "max_steps=1", "eval.limit=4"]
@@ -71,6 +72,6 @@ def test_a_run_leaves_weights_that_training_starts_from(tmp_path: Path) -> None:
 def test_data_without_solutions_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "problems.jsonl"
     path.write_text('{"id": "1", "question": "Why?", "answer": "7"}\n')
-    refused = sft(tmp_path / "sft", "data=jsonl", f"data.path={path}")
+    refused = sft(tmp_path / "sft", "data=jsonl", f"data.path={path}", "data.holdout=0")
     assert refused.returncode == 1
     assert "No trace can be written" in refused.stderr and "Traceback" not in refused.stderr
