@@ -106,7 +106,7 @@ class TrainingLoop:
         self._parts.tools.sandbox.metrics()  # what the evaluation executed is not the step's
         self._check_infrastructure(result.groups, "the evaluation before step")
         self.spent += rollout_tokens(result.groups)
-        logger.info("Evaluation before step %d: %s", self._step, result.sentence)
+        logger.info("Evaluation after %d steps: %s", self._step, result.sentence)
         return {**result.metrics, "time/eval_s": time.perf_counter() - began}
 
     async def _train_step(self, sampler: "Sampler", evaluation: dict[str, float]) -> None:
