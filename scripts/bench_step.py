@@ -19,6 +19,7 @@ update and new sampler take beyond it. Overrides are those of `python -m retool.
 import argparse
 import asyncio
 import json
+import os
 import platform
 import statistics
 import sys
@@ -130,7 +131,7 @@ def show(summaries: dict[str, dict[str, dict[str, float]]], *, steps: int) -> No
         cells = [
             f"{f['median']:.{digits}f} ({f['low']:.{digits}f} to {f['high']:.{digits}f})" for f in (figures, other)
         ]
-        ratio = f"{other['median'] / figures['median']:.2f}" if figures["median"] >= 0.0005 else ""
+        ratio = f"{other['median'] / figures['median']:.2f}" if figures["median"] >= 0.01 else ""
         table.add_row(name, *cells, ratio, end_section=name in ("new sampler", "SDK and wire"))
     Console(width=110).print(table)
 
@@ -157,6 +158,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.steps < 1 or arguments.micro_batch < 1:
         parser.error("--steps and --micro-batch must be at least 1")
+    load = os.getloadavg()[0]
     try:
         cfg = configuration(arguments.overrides)
         with tempfile.TemporaryDirectory(prefix="retool-bench-") as directory:
@@ -167,9 +169,10 @@ def main() -> int:
         return 1
     summaries = {loop: summarise(steps) for loop, steps in times.items()}
     show(summaries, steps=arguments.steps)
+    print(f"Load average before: {load:.1f} on {os.cpu_count()} CPUs. Wall times mean little on a busy machine.")
     record = json.dumps(
         {
-            "machine": {"python": platform.python_version(), "system": platform.platform()},
+            "machine": {"python": platform.python_version(), "system": platform.platform(), "load": load},
             "overrides": [*OVERRIDES, *arguments.overrides],
             "summary": summaries,
             "steps": {loop: [asdict(step) for step in steps] for loop, steps in times.items()},
