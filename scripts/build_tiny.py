@@ -18,13 +18,14 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import tokenizers
 import torch
 import transformers
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from tiny_architecture import build_model, build_tokenizer, write
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from retool.data.arithmetic import ArithmeticSource, Operation, arithmetic_problem, draw_operands, is_held_out
 from retool.data.problem import Problem
@@ -32,7 +33,6 @@ from retool.protocol import ChatProtocol, TurnKind
 from retool.sandbox import open_sandbox
 
 DEFAULT_OUT = Path(__file__).resolve().parent.parent / "retool" / "engine" / "assets" / "tiny"
-MAX_LENGTH = 1024
 DIGITS = (2, 4)
 OPERATION_SHARES = ((Operation.MULTIPLY, 0.7), (Operation.ADD, 0.15), (Operation.SUBTRACT, 0.15))
 GUESS_WEIGHT = 0.1
@@ -40,70 +40,6 @@ GUESS_WEIGHT = 0.1
 MAX_TURN_TOKENS = 48
 QUICK_CHECK_PROBLEMS = 64
 
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-TOOL_TOKENS = (
-    "<tool_call>",
-    "</tool_call>",
-    "<function=code_interpreter>",
-    "</function>",
-    "<parameter=code>",
-    "</parameter>",
-    "<tool_response>",
-    "</tool_response>",
-)
-WORD_TOKENS = (
-    "system",
-    "user",
-    "assistant",
-    "print(",
-    "\\boxed{",
-    "What is ",
-    "Compute ",
-    "Find the ",
-    "Multiply ",
-    "Add ",
-    "Subtract ",
-    "product of ",
-    "sum of ",
-    "difference ",
-    " times ",
-    " plus ",
-    " minus ",
-    " and ",
-    " by ",
-    " to ",
-    " from ",
-)
-CHAT_TEMPLATE = r"""
-{%- for message in messages %}
-    {%- set content = message.content if message.content is string else '' %}
-    {%- if message.content is not string and message.content is not none and message.content is defined %}
-        {{- raise_exception('The content of a message must be text.') }}
-    {%- endif %}
-    {%- if message.role == 'tool' %}
-        {{- '<|im_start|>user\n<tool_response>\n' + content + '\n</tool_response><|im_end|>\n' }}
-    {%- elif message.role == 'assistant' %}
-        {{- '<|im_start|>assistant\n' + content }}
-        {%- for tool_call in message.tool_calls or [] %}
-            {%- set call = tool_call.function if tool_call.function is defined else tool_call %}
-            {{- '\n' if content or not loop.first }}
-            {{- '<tool_call>\n<function=' + call.name + '>\n' }}
-            {%- for name, value in call.arguments | items %}
-                {{- '<parameter=' + name + '>\n' + (value if value is string else value | tojson) + '\n</parameter>\n' }}
-            {%- endfor %}
-            {{- '</function>\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\n' }}
-    {%- elif message.role in ('system', 'user') %}
-        {{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>\n' }}
-    {%- else %}
-        {{- raise_exception('Unknown role: ' + message.role) }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\n' }}
-{%- endif %}
-""".lstrip()
 SYMBOLS = {Operation.ADD: "+", Operation.SUBTRACT: "-", Operation.MULTIPLY: "*"}
 
 
@@ -128,49 +64,9 @@ class Trace:
     weights: tuple[float, ...]
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte, and one a special token, piece of a tool call and frequent word: any text round-trips."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL_TOKENS])
-    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in TOOL_TOKENS + WORD_TOKENS])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-        model_max_length=MAX_LENGTH,
-    )
-
-
 def build_protocol(tokenizer: PreTrainedTokenizerFast) -> ChatProtocol:
     """The protocol as `model=tiny` uses it: no system message."""
     return ChatProtocol(tokenizer, system_prompt="")
-
-
-def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """Random weights from torch's global seed."""
-    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=MAX_LENGTH,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        dtype="float32",
-        **ends,
-    )
-    model = Qwen3ForCausalLM(config)
-    model.generation_config = GenerationConfig(do_sample=True, temperature=1.0, top_p=1.0, top_k=0, **ends)
-    return model
 
 
 class Tracer:
@@ -214,8 +110,8 @@ def boxed(answer: str) -> str:
 def training_problems(rng: random.Random) -> Iterator[tuple[Problem, str]]:
     """Endless problems with the code that solves each; none that could be held out."""
     evaluated = {problem.id for problem in ArithmeticSource().load().holdout}
-    operations, shares = zip(*OPERATION_SHARES, strict=True)
-    bounds = [sum(shares[: i + 1]) for i in range(len(shares))]
+    operations = [operation for operation, _ in OPERATION_SHARES]
+    bounds = list(accumulate(share for _, share in OPERATION_SHARES))
     while True:
         point = rng.random() * bounds[-1]
         operation = next(o for o, bound in zip(operations, bounds, strict=True) if point < bound)
@@ -270,7 +166,7 @@ def train(model: Qwen3ForCausalLM, protocol: ChatProtocol, settings: TrainingSet
     for step in range(settings.steps):
         calls, guesses = (weighted_loss(model, traces) for traces in next(source))
         optimizer.zero_grad()
-        ((calls[0] + guesses[0]) / (calls[1] + guesses[1])).backward()
+        ((calls[0] + guesses[0]) / (calls[1] + guesses[1])).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.grad_clip_norm)
         optimizer.step()
         schedule.step()
@@ -329,7 +225,7 @@ def evaluate(
 ) -> Evaluation:
     """Samples `samples` trajectories a problem; the code is run, and a box must hold the gold answer's digits."""
     torch.manual_seed(seed)
-    model.eval()
+    model.eval()  # type: ignore[no-untyped-call]
     problems = [problem for problem in problems for _ in range(samples)]
     prompts = [protocol.initial_prompt(problem.question) for problem in problems]
     turns = sample_turns(model, protocol, prompts)
@@ -420,18 +316,6 @@ def main() -> None:
     write(model, tokenizer, arguments.out)
     manifest = build_manifest(model, protocol, settings, arguments.out)
     (arguments.out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-
-
-def write(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Weights, configs and tokenizer in the Hugging Face layout, readable by everyone."""
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    config_path = out / "tokenizer_config.json"
-    config = json.loads(config_path.read_text(encoding="utf-8"))
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"  # the name that every supported transformers version knows
-    config_path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    for path in out.iterdir():
-        path.chmod(0o644)
 
 
 if __name__ == "__main__":
