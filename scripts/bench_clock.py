@@ -111,13 +111,15 @@ class StepTime:
     total: float
     engine_rollout: float
     engine_update: float
+    client: float
     sampled_tokens: int
     trained_tokens: int
     tool_calls: int
     correct: int
 
     @property
-    def wire(self) -> float:
+    def beyond_engine(self) -> float:
+        """What sampling, update and new sampler take beyond the engine's CPU time."""
         waited = self.phases["sampling"] + self.phases["update"] + self.phases["new sampler"]
         return max(0.0, waited - self.engine_rollout - self.engine_update)
 
@@ -128,6 +130,7 @@ class Stopwatch:
     def __init__(self, pid: int) -> None:
         self.clock = Clock()
         self._pid = pid
+        self._client = time.process_time()
         self._marks = [(time.perf_counter(), cpu_seconds(pid))]
 
     def mark(self) -> None:
@@ -135,6 +138,7 @@ class Stopwatch:
 
     def result(self, trajectories: Sequence[Trajectory], *, trained_tokens: int, correct: int) -> StepTime:
         """After four marks: the beginning, and the ends of rollout, update and new sampler."""
+        client = time.process_time() - self._client
         (began, cpu_began), (sampled, cpu_sampled), (updated, _), (ended, cpu_ended) = self._marks
         phases = self.clock.shares(began, sampled)
         phases |= {"update": updated - sampled, "new sampler": ended - updated}
@@ -143,6 +147,7 @@ class Stopwatch:
             total=ended - began,
             engine_rollout=cpu_sampled - cpu_began,
             engine_update=cpu_ended - cpu_sampled,
+            client=client,
             sampled_tokens=sum(len(turn.completion_tokens) for t in trajectories for turn in t.turns),
             trained_tokens=trained_tokens,
             tool_calls=sum(t.code_calls for t in trajectories),

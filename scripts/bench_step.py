@@ -12,8 +12,9 @@ budgets and a learning rate of practically zero, so that they sample the same po
   is one forward_backward a micro-batch, one after the other, and one optimizer step.
 
 Each moment of a rollout is counted once, under the first of: sampling, sandbox, scoring that has a request under way;
-what remains is the loop's own work. `engine` is the CPU time of the engine's process; `SDK and wire` is what sampling,
-update and new sampler take beyond it. Overrides are those of `python -m retool.train`.
+what remains is the loop's own work. `engine` is the CPU time of the engine's process, `this process` that of everything
+here: SDK, rollout, update. `beyond engine` is what sampling, update and new sampler take beyond the engine's CPU time:
+SDK, wire, and waiting for a CPU that tool calls or others hold. Overrides are those of `python -m retool.train`.
 """
 
 import argparse
@@ -108,7 +109,8 @@ def summarise(times: list[StepTime]) -> dict[str, dict[str, float]]:
         "whole step": [t.total for t in times],
         "engine, rollout": [t.engine_rollout for t in times],
         "engine, update": [t.engine_update for t in times],
-        "SDK and wire": [t.wire for t in times],
+        "this process": [t.client for t in times],
+        "beyond engine": [t.beyond_engine for t in times],
         "sampled tokens": [t.sampled_tokens for t in times],
         "trained tokens": [t.trained_tokens for t in times],
         "tool calls": [t.tool_calls for t in times],
@@ -132,7 +134,7 @@ def show(summaries: dict[str, dict[str, dict[str, float]]], *, steps: int) -> No
             f"{f['median']:.{digits}f} ({f['low']:.{digits}f} to {f['high']:.{digits}f})" for f in (figures, other)
         ]
         ratio = f"{other['median'] / figures['median']:.2f}" if figures["median"] >= 0.01 else ""
-        table.add_row(name, *cells, ratio, end_section=name in ("new sampler", "SDK and wire"))
+        table.add_row(name, *cells, ratio, end_section=name in ("new sampler", "beyond engine"))
     Console(width=110).print(table)
 
 
