@@ -116,58 +116,47 @@ class BatchSampler:
         return admitted
 
     def _prefill(self, admitted: list[Sequence], first_row: int) -> None:
-        """Fills the rows of new sequences: one of each prompt is computed, the others copy its row."""
+        """Fills the rows of new sequences: each prompt is computed once, the others of it copy its row.
+
+        The first of each prompt take the first rows, so that many prompts are computed in one pass.
+        """
+        by_prompt: dict[tuple[int, ...], list[Sequence]] = {}
+        for sequence in admitted:
+            by_prompt.setdefault(tuple(sequence.pending.request.prompt), []).append(sequence)
+        followers = [sequence for same in by_prompt.values() for sequence in same[1:]]
+        self._batch[first_row:] = [same[0] for same in by_prompt.values()] + followers
         adapter = admitted[0].pending.request.adapter
         model = self._model_for(adapter)
-        leaders: dict[tuple[int, ...], int] = {}
-        for row, sequence in enumerate(admitted, first_row):
-            leaders.setdefault(tuple(sequence.pending.request.prompt), row)
-        order = sorted(leaders.items(), key=lambda item: (len(item[0]), item[0]))
+        rows = {prompt: row for row, prompt in enumerate(by_prompt, first_row)}
         last_hidden: dict[tuple[int, ...], torch.Tensor] = {}
-        scratch = list(order)
-        while scratch:
-            chunk = self._next_chunk(scratch, adapter)
-            for (prompt, _), hidden in zip(chunk, self._prefill_chunk(model, adapter, chunk), strict=True):
-                last_hidden[prompt] = hidden
-        for row, sequence in enumerate(admitted, first_row):
+        for chunk in _chunks(list(by_prompt)):
+            last_hidden |= self._prefill_chunk(model, adapter, chunk, rows[chunk[0]])
+        for row, sequence in enumerate(self._batch[first_row:], first_row):
             prompt = tuple(sequence.pending.request.prompt)
-            if leaders[prompt] != row:
-                self._cache.copy_row(leaders[prompt], row, len(prompt))
+            if rows[prompt] != row:
+                self._cache.copy_row(rows[prompt], row, len(prompt))
             sequence.fed = len(prompt)
-        hidden = torch.stack([last_hidden[tuple(s.pending.request.prompt)] for s in admitted])
-        self._draw(model, admitted, hidden)
-
-    def _next_chunk(
-        self, remaining: list[tuple[tuple[int, ...], int]], adapter: str | None
-    ) -> list[tuple[tuple[int, ...], int]]:
-        """Takes prompts in consecutive rows from `remaining`, about `_PREFILL_TOKENS` padded tokens of them."""
-        remaining.sort(key=lambda item: item[1])
-        chunk = [remaining.pop(0)]
-        width = len(chunk[0][0])
-        while remaining and remaining[0][1] == chunk[-1][1] + 1:
-            width = max(width, len(remaining[0][0]))
-            if width * (len(chunk) + 1) > _PREFILL_TOKENS:
-                break
-            chunk.append(remaining.pop(0))
-        return chunk
+        started = self._batch[first_row:]
+        hidden = torch.stack([last_hidden[tuple(sequence.pending.request.prompt)] for sequence in started])
+        self._draw(model, started, hidden)
 
     def _prefill_chunk(
-        self, model: CachedModel, adapter: str | None, chunk: list[tuple[tuple[int, ...], int]]
-    ) -> list[torch.Tensor]:
+        self, model: CachedModel, adapter: str | None, prompts: list[tuple[int, ...]], first_row: int
+    ) -> dict[tuple[int, ...], torch.Tensor]:
         """Computes the new tokens of prompts in consecutive rows; returns the hidden state of each last token."""
         starts = []
-        for prompt, row in chunk:
+        for row, prompt in enumerate(prompts, first_row):
             known, stored = self._prefixes.longest(adapter or "", prompt)
             if stored is not None:
                 self._cache.insert(row, stored)
             starts.append(known)
-        counts = [len(prompt) - start for (prompt, _), start in zip(chunk, starts, strict=True)]
-        tokens = torch.zeros((len(chunk), max(counts)), dtype=torch.long, device=self._cache.keys.device)
-        for index, ((prompt, _), start) in enumerate(zip(chunk, starts, strict=True)):
+        counts = [len(prompt) - start for prompt, start in zip(prompts, starts, strict=True)]
+        device = self._cache.keys.device
+        tokens = torch.zeros((len(prompts), max(counts)), dtype=torch.long, device=device)
+        for index, (prompt, start) in enumerate(zip(prompts, starts, strict=True)):
             tokens[index, : counts[index]] = torch.tensor(prompt[start:])
-        device = tokens.device
-        hidden = model.hidden(self._cache, chunk[0][1], tokens, torch.tensor(starts, device=device), counts)
-        return [hidden[index, count - 1] for index, count in enumerate(counts)]
+        hidden = model.hidden(self._cache, first_row, tokens, torch.tensor(starts, device=device), counts)
+        return {prompt: hidden[index, counts[index] - 1] for index, prompt in enumerate(prompts)}
 
     def _decode(self, decoding: list[Sequence]) -> None:
         model = self._model_for(decoding[0].pending.request.adapter)
@@ -234,3 +223,16 @@ class BatchSampler:
                     for row_tokens, row_values in zip(tokens.tolist(), values.tolist(), strict=True)
                 ]
         pending.result = replace(pending.result, prompt_logprobs=logprobs, topk_prompt_logprobs=top if topk else None)
+
+
+def _chunks(prompts: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
+    """The prompts in their order, cut so that a padded chunk has about `_PREFILL_TOKENS` tokens."""
+    chunks: list[list[tuple[int, ...]]] = []
+    width = 0
+    for prompt in prompts:
+        width = max(width, len(prompt))
+        if not chunks or width * (len(chunks[-1]) + 1) > _PREFILL_TOKENS:
+            chunks.append([])
+            width = len(prompt)
+        chunks[-1].append(prompt)
+    return chunks
