@@ -4,7 +4,6 @@ An evaluation that was interrupted goes on with the problems that have no line y
 the records are the same as without the interruption.
 """
 
-import asyncio
 import logging
 import time
 
@@ -15,18 +14,18 @@ from retool.errors import UserError
 from retool.policy.types import Sampler
 from retool.rollout.serialise import trajectory_to_json
 from retool.rollout.trajectory import Trajectory, TrajectoryGroup
-from retool.runs import dry_run, summary
+from retool.runs import summary
 from retool.runs.cost import describe, evaluation_plan, rollout_tokens
 from retool.runs.datasets import EvalSet, load_eval_sets, load_split, verify_golds
 from retool.runs.evaluation import Evaluator, build_evaluator, evaluation_metrics
 from retool.runs.files import JsonObject, write_json, write_jsonl_gz
+from retool.runs.frame import complete
 from retool.runs.infrastructure import check_infrastructure
 from retool.runs.policy import open_policy, require_credentials, require_room, weights_note
 from retool.runs.progress import Progress
 from retool.runs.records import RecordFile
 from retool.runs.references import CheckpointUse, resolve_checkpoint
-from retool.runs.reporting import write_report_of
-from retool.runs.session import RunSession, open_run
+from retool.runs.session import RunSession
 from retool.runs.tools import open_tools
 
 logger = logging.getLogger("retool.runs")
@@ -34,22 +33,12 @@ logger = logging.getLogger("retool.runs")
 
 def run(cfg: DictConfig) -> None:
     """Evaluates as configured, or goes on, or shows the result of an evaluation that is finished."""
-    if cfg.dry_run:
-        dry_run.run(cfg)
-        return
-    with open_run(cfg) as session:
-        result = session.finished
-        if result is None:
-            result = asyncio.run(_evaluate(session, time.perf_counter()))
-            session.record(result)
-            session.finish()
-            write_report_of(session.directory)
-        summary.show(result, session.directory)
+    complete(cfg, _evaluate)
 
 
-async def _evaluate(session: RunSession, began: float) -> JsonObject:
+async def _evaluate(session: RunSession) -> JsonObject:
     """Opens the components and samples the sets."""
-    cfg = session.cfg
+    cfg, began = session.cfg, time.perf_counter()
     model = typed(cfg.model, schema.Model)
     require_credentials(model)
     address = _checkpoint(model)

@@ -192,7 +192,6 @@ def _open_tracker(session: RunSession) -> RunTracker:
     assert isinstance(config, dict)
     return open_tracker(
         directory.path,
-        backend="swanlab",
         **asdict(settings),
         name=f"{session.cfg.name}-{directory.path.name}",
         config={str(key): value for key, value in config.items()},

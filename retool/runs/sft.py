@@ -3,13 +3,12 @@
 Traces come from the training problems of `data` alone; the rows that `data` holds out are evaluated at the end.
 """
 
-import asyncio
 import logging
 import math
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -17,17 +16,16 @@ from omegaconf import DictConfig
 from retool.config import schema, typed
 from retool.errors import InfrastructureError
 from retool.policy.types import ForwardOutput, TokenDatum
-from retool.runs import dry_run, summary
+from retool.runs import summary
 from retool.runs.cost import Tokens, rollout_tokens
 from retool.runs.datasets import load_eval_sets, verify_golds
 from retool.runs.evaluation import Evaluator, build_evaluator
+from retool.runs.frame import begin_training, complete, initial_weights
 from retool.runs.infrastructure import check_infrastructure
 from retool.runs.policy import open_policy, open_protocol, require_credentials, weights_note
 from retool.runs.progress import Progress
-from retool.runs.references import CheckpointUse, resolve_checkpoint
-from retool.runs.reporting import write_report_of
 from retool.runs.saving import StateKeeper
-from retool.runs.session import RunSession, open_run
+from retool.runs.session import RunSession
 from retool.runs.tools import Tools, open_tools
 from retool.runs.tuning_data import TuningData, load_rows, prepare_tuning_data
 
@@ -41,24 +39,15 @@ ADAM = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0, "grad_cl
 
 def run(cfg: DictConfig) -> None:
     """Fine-tunes as configured, or continues, or shows the result of a run that is finished."""
-    if cfg.dry_run:
-        dry_run.run(cfg)
-        return
-    with open_run(cfg) as session:
-        result = session.finished
-        if result is None:
-            result = asyncio.run(_tune(session, time.perf_counter()))
-            session.record(result)
-            session.finish()
-            write_report_of(session.directory)
-        summary.show(result, session.directory)
+    complete(cfg, _tune)
 
 
-async def _tune(session: RunSession, began: float) -> dict[str, object]:
+async def _tune(session: RunSession) -> dict[str, object]:
     """Opens the components, makes the remaining steps and evaluates."""
-    cfg = session.cfg
+    cfg, began = session.cfg, time.perf_counter()
     model = typed(cfg.model, schema.Model)
     require_credentials(model)
+    initial = initial_weights(model)
     split, rows = load_rows(cfg)
     async with open_tools(cfg) as tools:
         checked = verify_golds(split, tools.scorer)
@@ -68,7 +57,7 @@ async def _tune(session: RunSession, began: float) -> dict[str, object]:
             protocol = open_protocol(client.tokenizer(), model, code_budget=cfg.rollout.max_code_calls)
             rows = [(problem, row) for problem, row in rows if problem.id in usable]
             data = await prepare_tuning_data(cfg, rows, protocol, tools)
-            await _begin(session, client, model)
+            await begin_training(session, client, model, initial)
             loop = TuningLoop(session, client, data, typed(cfg.sft, schema.Tuning))
             await loop.run()
             evaluator = build_evaluator(cfg, eval_sets, client.tokenizer(), tools, session.directory)
@@ -79,20 +68,6 @@ async def _tune(session: RunSession, began: float) -> dict[str, object]:
     seconds = time.perf_counter() - began
     result = summary.evaluation_result(session, metrics, ending, checkpoint=None, seconds=seconds)
     return {**result, "kind": "sft", "steps": loop.steps, "traces": len(data.train), "dropped": dict(data.dropped)}
-
-
-async def _begin(session: RunSession, client: "PolicyClient", model: schema.Model) -> None:
-    """From the saved state with its optimizer, from `model.init_from`, or from scratch."""
-    state, initial = session.resume, model.init_from
-    if initial is not None:
-        embedded = model.engine is not None
-        initial = resolve_checkpoint(initial, key="model.init_from", use=CheckpointUse.TRAIN, embedded=embedded)
-    await client.create_training(
-        lora=asdict(model.lora),
-        seed=session.cfg.seed,
-        init_from=initial if state is None else state.uri,
-        with_optimizer=state is not None,
-    )
 
 
 async def _evaluate(

@@ -3,10 +3,8 @@
 The order is that of cost: what can be refused is refused before anything is loaded, and what is paid for comes last.
 """
 
-import asyncio
 import logging
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -14,18 +12,18 @@ from omegaconf import DictConfig
 from retool.config import build, schema, typed
 from retool.data.problem import ProblemSplit
 from retool.ppo.update import PPO
-from retool.runs import dry_run, summary
+from retool.runs import summary
 from retool.runs.cost import describe, training_plan
 from retool.runs.datasets import EvalSet, load_eval_sets, load_split, verify_golds
 from retool.runs.evaluation import build_evaluator
+from retool.runs.files import JsonObject
+from retool.runs.frame import begin_training, complete, initial_weights
 from retool.runs.loop import LoopParts, LoopSettings, TrainingLoop
 from retool.runs.order import ProblemOrder
 from retool.runs.policy import open_policy, open_protocol, require_credentials, require_room, weights_note
 from retool.runs.progress import Progress
-from retool.runs.references import CheckpointUse, resolve_checkpoint
-from retool.runs.reporting import write_report_of
 from retool.runs.saving import StateKeeper
-from retool.runs.session import RunSession, open_run
+from retool.runs.session import RunSession
 from retool.runs.tools import Tools, build_rollout, open_tools
 
 if TYPE_CHECKING:
@@ -36,27 +34,15 @@ logger = logging.getLogger("retool.runs")
 
 def run(cfg: DictConfig) -> None:
     """Trains as configured, or continues, or shows the result of a run that is finished."""
-    if cfg.dry_run:
-        dry_run.run(cfg)
-        return
-    with open_run(cfg) as session:
-        result = session.finished
-        if result is None:
-            began = time.perf_counter()
-            ending = asyncio.run(_train(session))
-            result = summary.training_result(session, ending, seconds=time.perf_counter() - began)
-            session.record(result)
-            session.finish()
-            write_report_of(session.directory)
-        summary.show(result, session.directory)
+    complete(cfg, _train)
 
 
-async def _train(session: RunSession) -> summary.Ending:
+async def _train(session: RunSession) -> JsonObject:
     """Opens the components and makes the remaining steps."""
-    cfg = session.cfg
+    cfg, began = session.cfg, time.perf_counter()
     model = typed(cfg.model, schema.Model)
     require_credentials(model)
-    initial = _initial_weights(model)
+    initial = initial_weights(model)
     async with open_tools(cfg) as tools:
         split = verify_golds(load_split(cfg), tools.scorer)
         eval_sets = load_eval_sets(cfg, split)
@@ -70,34 +56,14 @@ async def _train(session: RunSession) -> summary.Ending:
         order = ProblemOrder(split.train, batch=ppo.questions_per_batch, seed=cfg.seed)
         _announce(cfg, model, split, eval_sets)
         async with open_policy(model, session.directory) as client:
-            await _begin_training(session, client, model, initial)
+            await begin_training(session, client, model, initial)
             parts = _parts(session, client, model, tools, eval_sets, ppo, order)
             require_room(parts.protocol, split.train, cfg.rollout.max_trajectory_tokens)
             with Progress(steps=cfg.max_steps, completed=session.step) as progress:
                 loop = TrainingLoop(session, parts, _settings(cfg, model), progress)
                 await loop.run()
-            return summary.Ending(loop.spent, weights_note(client.model_id, model))
-
-
-def _initial_weights(model: schema.Model) -> str | None:
-    """The address that `model.init_from` names."""
-    if model.init_from is None:
-        return None
-    embedded = model.engine is not None
-    return resolve_checkpoint(model.init_from, key="model.init_from", use=CheckpointUse.TRAIN, embedded=embedded)
-
-
-async def _begin_training(
-    session: RunSession, client: "PolicyClient", model: schema.Model, initial: str | None
-) -> None:
-    """From the saved state with its optimizer, or from the initial weights."""
-    state = session.resume
-    await client.create_training(
-        lora=asdict(model.lora),
-        seed=session.cfg.seed,
-        init_from=initial if state is None else state.uri,
-        with_optimizer=state is not None,
-    )
+            ending = summary.Ending(loop.spent, weights_note(client.model_id, model))
+    return summary.training_result(session, ending, seconds=time.perf_counter() - began)
 
 
 def _parts(
