@@ -7,6 +7,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,14 +74,11 @@ def _parsed(line: str) -> JsonObject | None:
 def _selection(path: Path, count: int) -> list[JsonObject]:
     """Up to `count` trajectories of one file: wrong and right ones in turn, each in the file's order."""
     rows: list[JsonObject] = []
-    try:
-        with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                row = _parsed(line)
-                if row is not None:
-                    rows.append(row)
-    except (OSError, EOFError, zlib.error):
-        pass  # a file that is still being written ends early
+    with (
+        suppress(OSError, EOFError, zlib.error),  # a file that is still being written ends early
+        gzip.open(path, "rt", encoding="utf-8", errors="replace") as file,
+    ):
+        rows += (row for line in file if (row := _parsed(line)) is not None)
     right = [row for row in rows if _is_correct(row)]
     wrong = [row for row in rows if not _is_correct(row)]
     mixed = [row for pair in zip(wrong, right, strict=False) for row in pair]

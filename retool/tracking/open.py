@@ -39,7 +39,6 @@ class RunTracker:
 def open_tracker(
     run_dir: Path,
     *,
-    backend: str = "jsonl",
     mode: str = "disabled",
     project: str | None = None,
     workspace: str | None = None,
@@ -51,14 +50,12 @@ def open_tracker(
 ) -> RunTracker:
     """Opens the trackers of a run directory. `config`: the resolved configuration as plain containers.
 
-    `backend` jsonl writes the record alone, swanlab the mirror too, in the given `mode`. Raises `UserError` for others.
+    `mode` disabled writes the record alone. Raises `UserError` for an unknown mode.
     """
-    if backend not in ("jsonl", "swanlab"):
-        raise UserError(f"tracker.backend={backend} is not one of jsonl, swanlab.")
     if mode not in list(SwanlabMode):
-        raise UserError(f"tracker.mode={mode} is not one of {', '.join(SwanlabMode)}.")
+        raise UserError(f"tracker.swanlab.mode={mode} is not one of {', '.join(SwanlabMode)}.")
     record = JsonlTracker(run_dir / "metrics.jsonl")
-    if backend == "jsonl" or mode == SwanlabMode.DISABLED:
+    if mode == SwanlabMode.DISABLED:
         return RunTracker(record, None)
     run = SwanlabRun(
         project=project or "retool", workspace=workspace, name=name, group=group, tags=tuple(tags), run_id=mirror_id

@@ -171,12 +171,13 @@ def _possible_mode(mode: SwanlabMode) -> SwanlabMode:
     """The mode asked for, or offline with a warning where SwanLab would prompt, hang or show nothing."""
     if mode is SwanlabMode.LOCAL and importlib.util.find_spec("swanboard") is None:
         logger.warning(
-            "tracker.mode=local needs SwanLab's dashboard, which is not installed (pip install 'retool[dashboard]'). "
-            "The mirror is kept offline instead."
+            "tracker.swanlab.mode=local needs SwanLab's dashboard, which is not installed "
+            "(pip install 'retool[dashboard]'). The mirror is kept offline instead."
         )
         return SwanlabMode.OFFLINE
     if mode is SwanlabMode.ONLINE and (obstacle := _online_obstacle()):
-        logger.warning("tracker.mode=online: %s. The mirror is kept offline; `swanlab sync` sends it later.", obstacle)
+        message = "tracker.swanlab.mode=online: %s. The mirror is kept offline; `swanlab sync` sends it later."
+        logger.warning(message, obstacle)
         return SwanlabMode.OFFLINE
     return mode
 

@@ -31,7 +31,7 @@ def no_account(tmp_path_factory, monkeypatch):
 
 
 def mirrored(tmp_path, mode, **arguments):
-    return open_tracker(tmp_path, backend="swanlab", mode=mode, config=CONFIG, **arguments)
+    return open_tracker(tmp_path, mode=mode, config=CONFIG, **arguments)
 
 
 def warnings(caplog):
@@ -105,8 +105,8 @@ def test_local_without_the_dashboard_goes_offline(tmp_path, caplog):
     tracker = mirrored(tmp_path, "local")
     assert swanlab.get_run().mode == "offline"
     assert warnings(caplog) == [
-        "tracker.mode=local needs SwanLab's dashboard, which is not installed (pip install 'retool[dashboard]'). "
-        "The mirror is kept offline instead."
+        "tracker.swanlab.mode=local needs SwanLab's dashboard, which is not installed "
+        "(pip install 'retool[dashboard]'). The mirror is kept offline instead."
     ]
     tracker.finish(FinishState.DONE)
 
