@@ -9,26 +9,19 @@ Contents: `Trace`, `write_traces`, `solution_code`.
 
 import ast
 import hashlib
-import keyword
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 from retool.data.problem import Problem
+from retool.data.quantities import names_a_quantity, position, variable_names
 
 _NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 _ANNOTATION = re.compile(r"<<([^<>=]+)=([^<>]+)>>")
 _ARITHMETIC = re.compile(r"[\d.\s()+\-*/%]+")
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
-_FUNCTION_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        """a an the of in on at to for from with and or but is are was were he she it they his her their its that this
-        if then than as by per each every how many much more less there had has have did does do times plus minus""",
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +64,8 @@ def _equation_code(question: str, equation: str) -> str | None:
     if expression is None:
         return None
     numbers = list(dict.fromkeys(re.findall(r"\d+(?:\.\d+)?", expression)))
-    numbers.sort(key=lambda number: _position(question, number))
-    names = _variable_names(question, numbers)
+    numbers.sort(key=lambda number: position(question, number))
+    names = variable_names(question, numbers)
     lines = [f"{names[number]} = {number}" for number in numbers]
     named = re.sub(r"\d+(?:\.\d+)?", lambda match: names[match[0]], expression)
     return "\n".join([*lines, f"print({_without_outer_parentheses(named)})"])
@@ -110,7 +103,11 @@ def _one_operation_code(problem: Problem) -> str | None:
                     continue
                 if apply(a, b) == gold and (sign in "-/" or numbers.index(left) < numbers.index(right)):
                     found.add(f"{left.replace(',', '')} {sign} {right.replace(',', '')}")
-    return f"print({found.pop()})" if len(found) == 1 else None
+    if len(found) != 1:
+        return None
+    operation = found.pop()
+    counted = any(names_a_quantity(problem.question, number) for number in re.findall(_NUMBER, operation))
+    return _equation_code(problem.question, operation) if counted else f"print({operation})"
 
 
 def _whole_numbers(equation: str) -> str | None:
@@ -120,25 +117,6 @@ def _whole_numbers(equation: str) -> str | None:
     expression = re.sub(r"(\d+)\.0+(?!\d)", r"\1", equation)
     expression = re.sub(r"\(\s+", "(", re.sub(r"\s+\)", ")", expression.strip()))
     return expression if _is_expression(expression) else None
-
-
-def _variable_names(question: str, numbers: Sequence[str]) -> dict[str, str]:
-    """A distinct identifier for each number: the noun that follows it in the question, else a letter."""
-    names: dict[str, str] = {}
-    letters = iter("abcdefgh")
-    for number in numbers:
-        match = re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.]*\d)((?:[ -][A-Za-z]+){{1,3}})", question)
-        words = [word.lower() for word in re.findall(r"[A-Za-z]+", match[1])] if match else []
-        candidates = [word for word in words if word not in _FUNCTION_WORDS and not keyword.iskeyword(word)]
-        name = next((word for word in candidates if word not in names.values()), None)
-        names[number] = name or next(letters)
-    return names
-
-
-def _position(question: str, number: str) -> int:
-    """Where the question names the number; behind everything where it does not."""
-    found = re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.]*\d)", question)
-    return found.start() if found else len(question)
 
 
 def _without_outer_parentheses(expression: str) -> str:

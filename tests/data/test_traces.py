@@ -27,7 +27,7 @@ def test_an_equation_becomes_named_variables_in_the_question_s_order() -> None:
 
 def test_two_numbers_with_one_noun_get_two_names() -> None:
     code = solution_code(problem("He had 9 marbles and won 4 marbles."), {"Equation": "( 9.0 + 4.0 )"})
-    assert code == "marbles = 9\na = 4\nprint(marbles + a)"
+    assert code == "marbles = 9\nwon_marbles = 4\nprint(marbles + won_marbles)"
 
 
 def test_annotations_are_chained_through_variables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +38,10 @@ def test_annotations_are_chained_through_variables(capsys: pytest.CaptureFixture
 
 
 def test_the_only_operation_that_gives_the_gold_is_taken() -> None:
-    assert solution_code(problem("Joan found 70 shells, 27 are left.", "43"), {}) == "print(70 - 27)"
+    assert (
+        solution_code(problem("Joan found 70 shells, 27 are left.", "43"), {})
+        == "shells = 70\nleft = 27\nprint(shells - left)"
+    )
     # 2 + 2 and 2 * 2 cannot be told apart, and of 5 nothing is made of 70 and 27.
     assert solution_code(problem("4 and 2", "8"), {}) == "print(4 * 2)"
     assert solution_code(problem("Joan found 70 shells, 27 are left.", "5"), {}) is None
