@@ -2,11 +2,14 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from omegaconf import DictConfig
 
 from retool.errors import UserError
+
+_FULL_ERROR = "HYDRA_FULL_ERROR"
 
 
 def entry_point(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
@@ -24,17 +27,31 @@ def entry_point(config_name: str) -> Callable[[Callable[[DictConfig], None]], Ca
             from retool.config.paths import conf_dir
             from retool.config.preflight import preflight
 
-            try:
+            with _one_message():
                 directory = str(conf_dir())
                 schema.register()
                 preflight(config_name, get_args_parser().parse_args())
-            except UserError as error:
-                if os.environ.get("HYDRA_FULL_ERROR") == "1":
-                    raise
-                sys.stderr.write(f"{error}\n")
-                sys.exit(1)
-            hydra.main(version_base="1.3", config_path=directory, config_name=config_name)(task)()
+                hydra.main(version_base="1.3", config_path=directory, config_name=config_name)(task)()
 
         return main
 
     return decorate
+
+
+@contextmanager
+def _one_message() -> Iterator[None]:
+    """Ends the process with a known mistake's message alone; any other exception keeps its whole traceback.
+
+    Hydra would add lines of its own around the first, and cut the second. `HYDRA_FULL_ERROR=1` shows both whole.
+    """
+    from hydra.errors import HydraException
+
+    whole = os.environ.get(_FULL_ERROR) == "1"
+    os.environ[_FULL_ERROR] = "1"
+    try:
+        yield
+    except (UserError, HydraException) as error:
+        if whole:
+            raise
+        sys.stderr.write(f"{error}\n")
+        sys.exit(1)

@@ -1,9 +1,9 @@
 """Checks a command line before Hydra runs it: the job, or every job of a sweep before the first is launched."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -90,6 +90,12 @@ def _directory_problems(cfg: DictConfig, kind: str) -> list[str]:
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     if not existing.is_dir():
         return [f"{key}: '{existing}' is a file, so the run directory {directory} cannot be made."]
-    if not os.access(existing, os.W_OK | os.X_OK):
-        return [f"{key}: '{existing}' is not writable. Set output_root (or RETOOL_OUTPUT) to a directory that is."]
+    try:
+        with TemporaryDirectory(dir=existing, prefix=".retool-"):
+            pass
+    except OSError as error:
+        return [
+            f"{key}: '{existing}' is not writable ({error.strerror}). "
+            "Set output_root (or RETOOL_OUTPUT) to a directory that is."
+        ]
     return []

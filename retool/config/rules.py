@@ -59,7 +59,7 @@ Rule = Callable[[Values], Iterator[str]]
 def violations(cfg: DictConfig) -> Iterator[str]:
     """All problems that the rules find."""
     values = Values(cfg)
-    for rule in (_sampling, _groups, _budgets, _clipping, _evaluation, _steps, _files, _resume, _service):
+    for rule in (_sampling, _groups, _budgets, _clipping, _evaluation, _steps, _files, _weights, _resume, _service):
         try:
             yield from rule(values)
         except _UnavailableError:
@@ -142,6 +142,14 @@ def _files(values: Values) -> Iterator[str]:
             chat_template_path(template)
         except UserError as error:
             yield str(error)
+
+
+def _weights(values: Values) -> Iterator[str]:
+    if (values.has("ppo") or values.has("sft")) and values.optional("model.checkpoint", str) is not None:
+        yield "model.checkpoint: names what retool.eval evaluates. Training starts from model.init_from."
+    base_model = values.get("model.base_model", str)
+    if base_model.startswith(("/", "./", "../", "~")) and not Path(base_model).expanduser().is_dir():
+        yield f"model.base_model: there is no folder '{base_model}' (looked from {Path.cwd()})."
 
 
 def _resume(values: Values) -> Iterator[str]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from retool.engine.model.registry import resolve
 from retool.engine.types import EngineError
 from retool.engine.wire.parent import tie_to_parent
 from retool.engine.wire.server import EngineServer, bind, locked
@@ -65,6 +66,7 @@ class _Closing:
 
 
 def _service(config: Mapping[str, Any]) -> Service:
+    resolve(config["engine"]["base_model"])  # a wrong name is known before torch is loaded
     from retool.engine.loop import EngineLoop
 
     settings = ServiceSettings(

@@ -95,7 +95,10 @@ async def prepare_tuning_data(
     logger.info("Traces: %d usable of %d%s", len(data), len(traces), f"; dropped: {dict(dropped)}" if dropped else "")
     held = max(1, len(data) // _VALIDATION_PART)
     if len(data) <= held:
-        raise UserError(f"Only {len(data)} of {len(traces)} traces can be used ({dict(dropped)}).")
+        raise UserError(
+            f"Only {len(data)} of {len(traces)} traces can be used (dropped: {dict(dropped)}). "
+            f"sft.max_tokens={cfg.sft.max_tokens} is the longest that is taken."
+        )
     return TuningData(tuple(data[held:]), tuple(data[:held]), dict(dropped))
 
 
