@@ -143,7 +143,7 @@ class PolicyClient:
         call = training.save_weights_and_get_sampling_client_async()
         return self._sampler(await self._guard("Taking over the trained weights for sampling", call))
 
-    async def sampler_from(self, uri: str | None) -> Sampler:
+    async def sampler_from(self, uri: str | None) -> ServiceSampler:
         """Samples from the base model (`None`) or a checkpoint, given as in `create_training`."""
         address = None if uri is None else self._address(uri)
         call = self._service.create_sampling_client_async(self._base_model, model_path=address)

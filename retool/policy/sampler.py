@@ -20,7 +20,7 @@ class Guard(Protocol):
 
 
 class ServiceSampler:
-    """Samples from the weights that an SDK client stands for."""
+    """Samples from the weights that an SDK client stands for, and says how likely they find a text."""
 
     def __init__(self, client: "SamplingClient", guard: Guard) -> None:
         self._client = client
@@ -55,6 +55,22 @@ class ServiceSampler:
         if len(sequences) != num_samples:
             raise InfrastructureError(f"{num_samples} samples were asked for; the service returned {len(sequences)}.")
         return [_completion(sequence, max_tokens, stop_token_ids) for sequence in sequences]
+
+
+    async def logprobs(self, tokens: Sequence[int]) -> list[float]:
+        """One logprob a token, given those before it; 0 for the first. Raises `InfrastructureError`."""
+        from pytrio import ModelInput, SamplingParams
+
+        call = self._client.sample_async(
+            ModelInput.from_ints(list(tokens)),
+            sampling_params=SamplingParams(max_tokens=1),
+            include_prompt_logprobs=True,
+            return_text=False,
+        )
+        logprobs = (await self._guard("Scoring a text", call)).prompt_logprobs or []
+        if len(logprobs) != len(tokens) or any(logprob is None for logprob in logprobs[1:]):
+            raise InfrastructureError(f"The service returned {len(logprobs)} logprobs for {len(tokens)} tokens.")
+        return [0.0, *logprobs[1:]]
 
 
 def _completion(sequence: "SampleSequence", max_tokens: int, stop_token_ids: Sequence[int]) -> Completion:

@@ -1,7 +1,7 @@
 """From groups of trajectories to the minibatches of one update, with every weight in its place.
 
-In this order: advantages over each whole group; masks; what has no gradient left (masked, zero advantage, no sampled
-token) is left out; the groups with something left are dealt into minibatches; each trajectory becomes a datum whose
+In this order: rewards, less the penalty on overlong trajectories; advantages over each whole group; masks; what has no
+gradient left (masked, zero advantage without an offset, no sampled token) is left out; the groups with something left are dealt into minibatches; each trajectory becomes a datum whose
 advantages carry its weight in the loss. A minibatch stands for the share of the whole batch that its trajectories are
 of all kept ones (by tokens for the token sum), so that the weights of all minibatches refer to the same denominator.
 
@@ -9,7 +9,7 @@ Contents: `BatchSettings`, `Minibatch`, `PreparedBatch`, `prepare`.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +25,8 @@ from retool.ppo.aggregation import (
 )
 from retool.ppo.datums import sampled_token_count, scaled, trajectory_datum
 from retool.ppo.masks import MaskReason, mask_reason
+from retool.ppo.overlong import overlong_penalty
+from retool.ppo.reference import TrajectoryKey, key
 from retool.rollout.trajectory import Trajectory, TrajectoryGroup
 
 
@@ -40,6 +42,21 @@ class BatchSettings:
     mask_truncated: bool
     mask_void_turns: bool
     ignore_unsampled_targets: bool
+    overlong_buffer_tokens: int = 0
+    overlong_penalty: float = 1.0
+
+    def mask_reason(self, trajectory: Trajectory) -> MaskReason | None:
+        """Why the trajectory stays out of the loss, or `None` if it enters it."""
+        return mask_reason(trajectory, mask_truncated=self.mask_truncated, mask_void_turns=self.mask_void_turns)
+
+    def overlong(self, trajectory: Trajectory) -> float:
+        """What the trajectory's length adds to its reward."""
+        return overlong_penalty(
+            len(trajectory.tokens),
+            budget=self.max_trajectory_tokens,
+            buffer=self.overlong_buffer_tokens,
+            penalty=self.overlong_penalty,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +84,42 @@ class PreparedBatch:
     sampled_tokens: int
 
 
-def prepare(groups: Sequence[TrajectoryGroup], settings: BatchSettings, *, seed: int, step: int) -> PreparedBatch:
-    """Builds the minibatches of one update. Their order depends on `seed` and `step`, never on the order of arrival."""
+Offsets = Mapping[TrajectoryKey, Sequence[float]]
+
+
+def prepare(
+    groups: Sequence[TrajectoryGroup],
+    settings: BatchSettings,
+    *,
+    seed: int,
+    step: int,
+    offsets: Offsets | None = None,
+) -> PreparedBatch:
+    """Builds the minibatches of one update. Their order depends on `seed` and `step`, never on the order of arrival.
+
+    `offsets`: additions to the advantage of each sampled token, for the trajectories that have any.
+    """
+    offsets = offsets or {}
     masked: Counter[MaskReason] = Counter()
     advised = tuple(_with_advantages(group, settings, masked) for group in groups)
     scored = [t for group in advised for t in group.scored]
     sampled_tokens = sum(sampled_token_count(t) for t in scored)
-    kept = [trainable for group in advised if (trainable := _trainable(group))]
+    kept = [trainable for group in advised if (trainable := _trainable(group, offsets))]
     kept.sort(key=lambda trajectories: _order(trajectories[0]))
     whole = BatchSize(len(scored), sampled_tokens)
     minibatches = tuple(
-        _minibatch(part, _share(whole, part, kept), settings) for part in _deal(kept, settings, seed=seed, step=step)
+        _minibatch(part, _share(whole, part, kept), settings, offsets)
+        for part in _deal(kept, settings, seed=seed, step=step)
     )
     return PreparedBatch(minibatches, advised, dict(masked), len(scored), sampled_tokens)
 
 
 def _with_advantages(group: TrajectoryGroup, settings: BatchSettings, masked: Counter[MaskReason]) -> TrajectoryGroup:
-    rewards = [t.verdict.reward for t in group.trajectories if t.verdict is not None]
+    rewards = [t.verdict.reward + settings.overlong(t) for t in group.trajectories if t.verdict is not None]
     remaining = iter(group_advantages(rewards, settings.estimator).tolist())
     members: list[Trajectory] = []
     for trajectory in group.trajectories:
-        reason = mask_reason(
-            trajectory, mask_truncated=settings.mask_truncated, mask_void_turns=settings.mask_void_turns
-        )
+        reason = settings.mask_reason(trajectory)
         if reason is not None:
             masked[reason] += 1
         if reason is MaskReason.INFRASTRUCTURE:
@@ -100,8 +130,10 @@ def _with_advantages(group: TrajectoryGroup, settings: BatchSettings, masked: Co
     return replace(group, trajectories=tuple(members))
 
 
-def _trainable(group: TrajectoryGroup) -> list[Trajectory]:
-    return sorted((t for t in group.scored if t.advantage and sampled_token_count(t)), key=_order)
+def _trainable(group: TrajectoryGroup, offsets: Offsets) -> list[Trajectory]:
+    return sorted(
+        (t for t in group.scored if (t.advantage or any(offsets.get(key(t), ()))) and sampled_token_count(t)), key=_order
+    )
 
 
 def _order(trajectory: Trajectory) -> tuple[str, int, tuple[int, ...]]:
@@ -131,10 +163,17 @@ def _share(whole: BatchSize, part: Sequence[list[Trajectory]], kept: Sequence[li
     )
 
 
-def _minibatch(part: Sequence[list[Trajectory]], share: BatchSize, settings: BatchSettings) -> Minibatch:
+def _minibatch(
+    part: Sequence[list[Trajectory]], share: BatchSize, settings: BatchSettings, offsets: Offsets
+) -> Minibatch:
     trajectories = [t for group in part for t in group]
     plain = [
-        trajectory_datum(t, advantage=t.advantage or 0.0, ignore_unsampled_targets=settings.ignore_unsampled_targets)
+        trajectory_datum(
+            t,
+            advantage=t.advantage or 0.0,
+            offsets=offsets.get(key(t)),
+            ignore_unsampled_targets=settings.ignore_unsampled_targets,
+        )
         for t in trajectories
     ]
     denominator = service_denominator(plain, settings.normalisation)

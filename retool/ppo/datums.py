@@ -8,6 +8,7 @@ of the service's counts.
 Contents: `sampled_token_count`, `trajectory_datum`, `scaled`.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from retool.policy.types import TokenDatum
@@ -20,9 +21,16 @@ def sampled_token_count(trajectory: Trajectory) -> int:
     return sum(len(turn.completion_tokens) for turn in trajectory.turns)
 
 
-def trajectory_datum(trajectory: Trajectory, *, advantage: float, ignore_unsampled_targets: bool = False) -> TokenDatum:
+def trajectory_datum(
+    trajectory: Trajectory,
+    *,
+    advantage: float,
+    offsets: Sequence[float] | None = None,
+    ignore_unsampled_targets: bool = False,
+) -> TokenDatum:
     """The training sequence of a trajectory, with `advantage` on each of its sampled targets.
 
+    `offsets` are added to it, one a sampled token in their order.
     Tokens after the last sampled one are dropped: nothing is learned from predicting them, and nothing follows.
     Raises `ValueError` where no token was sampled, or where a turn does not continue the one before it.
     """
@@ -36,11 +44,12 @@ def trajectory_datum(trajectory: Trajectory, *, advantage: float, ignore_unsampl
     targets = tokens[1:]
     if ignore_unsampled_targets:
         targets = tuple(t if s else IGNORED_TARGET for t, s in zip(targets, sampled, strict=True))
+    remaining = iter([0.0] * sum(sampled) if offsets is None else offsets)
     return TokenDatum(
         tokens=tokens[:-1],
         target_tokens=targets,
         logprobs=trajectory.sampled_logprobs[1:end],
-        advantages=tuple(advantage if s else 0.0 for s in sampled),
+        advantages=tuple(advantage + next(remaining) if s else 0.0 for s in sampled),
     )
 
 

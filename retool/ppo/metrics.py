@@ -11,7 +11,10 @@ and trainer agree; with more updates they show the drift within the batch.
     clip_fraction_low      ppo: r < low and A < 0;   cispo: r < low
     clip_fraction_high     ppo: r > high and A > 0;  cispo: r > high
 
-Contents: `TokenColumns`, `token_columns`, `ratio_metrics`, `composition_metrics`.
+    mismatch_*             the first update's |log r|: its weights are those that sampled, so that nothing but the
+                           difference between sampler and trainer is left
+
+Contents: `TokenColumns`, `token_columns`, `ratio_metrics`, `mismatch_metrics`, `composition_metrics`.
 """
 
 from collections.abc import Sequence
@@ -89,6 +92,15 @@ def ratio_metrics(parts: Sequence[TokenColumns], settings: LossSettings) -> dict
         metrics["ppo/clip_fraction_low"] = float(below.mean())
         metrics["ppo/clip_fraction_high"] = float(above.mean())
     return metrics
+
+
+def mismatch_metrics(first: TokenColumns) -> dict[str, float]:
+    """How far trainer and sampler are apart under the same weights: those of a batch's first update."""
+    log_ratio = np.abs(first.new - first.old)
+    return {
+        "ppo/mismatch_log_ratio_mean": float(log_ratio.mean()),
+        "ppo/mismatch_log_ratio_max": float(log_ratio.max()),
+    }
 
 
 def composition_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:

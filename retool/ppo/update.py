@@ -16,7 +16,8 @@ from retool.ppo.aggregation import LossAggregation, Normalisation
 from retool.ppo.batch import BatchSettings, Minibatch, PreparedBatch, prepare
 from retool.ppo.losses import LossSettings, PolicyLoss
 from retool.ppo.masks import MaskReason
-from retool.ppo.metrics import TokenColumns, composition_metrics, ratio_metrics, token_columns
+from retool.ppo.metrics import TokenColumns, composition_metrics, mismatch_metrics, ratio_metrics, token_columns
+from retool.ppo.reference import TrajectoryKey, kl_offsets
 from retool.rollout.trajectory import TrajectoryGroup
 
 NameT = TypeVar("NameT", bound=StrEnum)
@@ -65,6 +66,9 @@ class PPO:
     - `max_trajectory_tokens`: the L of `fixed_length`.
     - `normalisation`: what the service divides the token sum by: total_samples, active_tokens or none.
     - `updates_per_batch`: minibatches of whole groups, one optimizer step each; past 1 the clipping starts to matter.
+    - `kl_coef`: penalty on the divergence from a reference policy (`retool.ppo.reference`); 0 needs no reference.
+    - `overlong_buffer_tokens`, `overlong_penalty`: `retool.ppo.overlong`; a buffer of 0 punishes nothing.
+    - `dynamic_sampling`: `enabled` and `max_rounds`, for the caller (`retool.runs.batches`).
     - `learning_rate`, `beta1`, `beta2`, `eps`, `weight_decay`, `grad_clip_norm`: AdamW; a norm of 0 clips nothing.
     - `mask_truncated`, `mask_void_turns`: keep such trajectories out of the loss, but in the baseline.
     - `ignore_unsampled_targets`: -100 as the target wherever the policy did not sample it.
@@ -87,6 +91,10 @@ class PPO:
         max_trajectory_tokens: int = 8192,
         normalisation: str = "total_samples",
         updates_per_batch: int = 1,
+        dynamic_sampling: Mapping[str, int] | None = None,
+        kl_coef: float = 0.0,
+        overlong_buffer_tokens: int = 0,
+        overlong_penalty: float = 1.0,
         learning_rate: float = 4e-5,
         beta1: float = 0.9,
         beta2: float = 0.95,
@@ -110,7 +118,13 @@ class PPO:
             mask_truncated=mask_truncated,
             mask_void_turns=mask_void_turns,
             ignore_unsampled_targets=ignore_unsampled_targets,
+            overlong_buffer_tokens=_at_least("overlong_buffer_tokens", overlong_buffer_tokens, 0),
+            overlong_penalty=overlong_penalty,
         )
+        self.kl_coef = kl_coef
+        dynamic = dynamic_sampling or {}
+        self.sampling_rounds = _at_least("dynamic_sampling.max_rounds", dynamic.get("max_rounds", 3), 1)
+        self.sampling_rounds = self.sampling_rounds if dynamic.get("enabled") else 1
         self.adam = {
             "learning_rate": learning_rate,
             "beta1": beta1,
@@ -120,22 +134,37 @@ class PPO:
             "grad_clip_norm": grad_clip_norm,
         }
         self.seed = seed
-        _check_adam(self.adam)
+        _check_adam({**self.adam, "kl_coef": kl_coef, "overlong_penalty": overlong_penalty})
         self._check_dro()
 
-    async def update(self, client: Trainer, groups: Sequence[TrajectoryGroup], *, step: int) -> UpdateResult:
+    async def update(
+        self,
+        client: Trainer,
+        groups: Sequence[TrajectoryGroup],
+        *,
+        step: int,
+        reference: Mapping[TrajectoryKey, Sequence[float]] | None = None,
+    ) -> UpdateResult:
         """One pass over the groups; `updates_per_batch` optimizer steps, fewer where fewer groups carry a signal.
 
+        `reference`: the reference policy's logprobs of the sampled tokens, which `kl_coef` above 0 asks for.
         Where nothing carries a signal no call is made and `train/minibatches` is 0.
         Raises `InfrastructureError` when the service fails or returns a figure that is not finite.
         """
-        prepared = prepare(groups, self.batch, seed=self.seed, step=step)
+        trained = [t for group in groups for t in group.scored if self.batch.mask_reason(t) is None]
+        offsets, divergence = kl_offsets(trained, reference or {}, self.kl_coef)
+        prepared = prepare(groups, self.batch, seed=self.seed, step=step, offsets=offsets)
         _check_logprobs(prepared, step)
         calls = [await self._call(client, minibatch) for minibatch in prepared.minibatches]
         metrics = {**composition_metrics(groups), **_batch_metrics(prepared)}
         if calls:
             metrics |= ratio_metrics([call.columns for call in calls], self.loss)
+            metrics |= mismatch_metrics(calls[0].columns)
             metrics |= _call_metrics(calls)
+        if reference is not None:
+            metrics["ppo/kl_reference"] = divergence
+        if self.batch.overlong_buffer_tokens:
+            metrics["reward/overlong_penalty"] = self._mean_overlong(groups)
         broken = {name: value for name, value in metrics.items() if not math.isfinite(value)}
         if broken:
             raise InfrastructureError(
@@ -153,6 +182,10 @@ class PPO:
         )
         columns = token_columns(minibatch.data, minibatch.sampled, output.logprobs)
         return _Call(minibatch, columns, output.metrics, optimizer)
+
+    def _mean_overlong(self, groups: Sequence[TrajectoryGroup]) -> float:
+        scored = [t for group in groups for t in group.scored]
+        return sum(self.batch.overlong(t) for t in scored) / len(scored) if scored else 0.0
 
     def _check_dro(self) -> None:
         if self.loss.loss is not PolicyLoss.DRO:
