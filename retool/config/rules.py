@@ -101,8 +101,13 @@ def _budgets(values: Values) -> Iterator[str]:
         if part is not None and part >= total:
             yield f"rollout.{key}: {part} does not fit into rollout.max_trajectory_tokens={total}."
     longest = values.optional("model.engine.max_seq_len", int)
-    if longest is not None and longest < total:
-        yield f"model.engine.max_seq_len: {longest} is below rollout.max_trajectory_tokens={total}."
+    penalised = values.has("ppo") and values.get("ppo.kl_coef", float) > 0
+    if longest is not None and longest < total + penalised:
+        more = " by one token, with which ppo.kl_coef asks the reference" if longest == total else ""
+        yield f"model.engine.max_seq_len: {longest} is below rollout.max_trajectory_tokens={total}{more}."
+    if values.has("ppo") and values.get("ppo.overlong_buffer_tokens", int) >= total:
+        buffer = values.get("ppo.overlong_buffer_tokens", int)
+        yield f"ppo.overlong_buffer_tokens: {buffer} leaves nothing of rollout.max_trajectory_tokens={total}."
 
 
 def _clipping(values: Values) -> Iterator[str]:

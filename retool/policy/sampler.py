@@ -56,7 +56,6 @@ class ServiceSampler:
             raise InfrastructureError(f"{num_samples} samples were asked for; the service returned {len(sequences)}.")
         return [_completion(sequence, max_tokens, stop_token_ids) for sequence in sequences]
 
-
     async def logprobs(self, tokens: Sequence[int]) -> list[float]:
         """One logprob a token, given those before it; 0 for the first. Raises `InfrastructureError`."""
         from pytrio import ModelInput, SamplingParams

@@ -1,9 +1,10 @@
 """From groups of trajectories to the minibatches of one update, with every weight in its place.
 
 In this order: rewards, less the penalty on overlong trajectories; advantages over each whole group; masks; what has no
-gradient left (masked, zero advantage without an offset, no sampled token) is left out; the groups with something left are dealt into minibatches; each trajectory becomes a datum whose
-advantages carry its weight in the loss. A minibatch stands for the share of the whole batch that its trajectories are
-of all kept ones (by tokens for the token sum), so that the weights of all minibatches refer to the same denominator.
+gradient left (masked, zero advantage without an offset, no sampled token) is left out; the groups with something left
+are dealt into minibatches; each trajectory becomes a datum whose advantages carry its weight in the loss. A minibatch
+stands for the share of the whole batch that its trajectories are of all kept ones (by tokens for the token sum), so
+that the weights of all minibatches refer to the same denominator.
 
 Contents: `BatchSettings`, `Minibatch`, `PreparedBatch`, `prepare`.
 """
@@ -131,9 +132,8 @@ def _with_advantages(group: TrajectoryGroup, settings: BatchSettings, masked: Co
 
 
 def _trainable(group: TrajectoryGroup, offsets: Offsets) -> list[Trajectory]:
-    return sorted(
-        (t for t in group.scored if (t.advantage or any(offsets.get(key(t), ()))) and sampled_token_count(t)), key=_order
-    )
+    moved = (t for t in group.scored if t.advantage or any(offsets.get(key(t), ())))
+    return sorted((t for t in moved if sampled_token_count(t)), key=_order)
 
 
 def _order(trajectory: Trajectory) -> tuple[str, int, tuple[int, ...]]:

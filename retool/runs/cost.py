@@ -1,6 +1,7 @@
 """Tokens that a service charges for, and what they cost where the price is known.
 
-Contents: `Tokens` (counted or estimated), `rollout_tokens`, `training_plan`, `evaluation_plan`, `describe`.
+Contents: `Tokens` (counted or estimated), `rollout_tokens`, `reference_tokens`, `training_plan`, `evaluation_plan`,
+`describe`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -56,11 +57,22 @@ def rollout_tokens(groups: Iterable[TrajectoryGroup]) -> Tokens:
     return Tokens(prefill, sampled)
 
 
+def reference_tokens(groups: Iterable[TrajectoryGroup]) -> Tokens:
+    """What it takes to ask a reference policy about every trajectory: each is a prompt with one sampled token."""
+    lengths = [len(t.tokens) for group in groups for t in group.scored]
+    return Tokens(prefill=sum(lengths), sampled=len(lengths))
+
+
 def training_plan(cfg: DictConfig, *, problems: int) -> list[tuple[str, Tokens]]:
     """What a training run takes if every trajectory fills its budget. `problems` are evaluated before and after."""
     trajectories = cfg.max_steps * cfg.ppo.questions_per_batch * cfg.ppo.group_size
     sampling = _full_trajectories(cfg, trajectories)
-    trained = Tokens(trained=trajectories * cfg.rollout.max_trajectory_tokens)
+    budget = cfg.rollout.max_trajectory_tokens
+    trained = Tokens(trained=trajectories * budget)
+    if cfg.ppo.kl_coef > 0:
+        trained += Tokens(prefill=trajectories * budget, sampled=trajectories)
+    if cfg.ppo.dynamic_sampling.enabled:
+        trajectories *= cfg.ppo.dynamic_sampling.max_rounds
     evaluations = 1 if cfg.max_steps == 0 else 2
     if cfg.eval.every is not None:
         evaluations += max(0, cfg.max_steps - 1) // cfg.eval.every

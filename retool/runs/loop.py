@@ -11,16 +11,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retool.config import schema
+from retool.data.problem import Problem
 from retool.errors import UserError
-from retool.ppo.update import PPO
+from retool.ppo.reference import TokenScorer, reference_logprobs
+from retool.ppo.update import PPO, UpdateResult
 from retool.protocol.chat import ChatProtocol
 from retool.rollout.groups import Rollout
 from retool.rollout.metrics import rollout_metrics
 from retool.rollout.serialise import trajectory_to_json
 from retool.rollout.trajectory import TrajectoryGroup
-from retool.runs.cost import Tokens, rollout_tokens
+from retool.runs.batches import SampledBatch, sample_batch
+from retool.runs.cost import Tokens, reference_tokens, rollout_tokens
 from retool.runs.evaluation import Evaluator
-from retool.runs.files import write_jsonl_gz
+from retool.runs.files import JsonObject, write_jsonl_gz
+from retool.runs.health import SymptomKind, symptoms
 from retool.runs.infrastructure import check_infrastructure
 from retool.runs.order import ProblemOrder
 from retool.runs.preemption import Preempted
@@ -28,6 +32,7 @@ from retool.runs.progress import Progress
 from retool.runs.saving import StateKeeper
 from retool.runs.session import RunSession
 from retool.runs.tools import Tools
+from retool.tracking.jsonl import read_jsonl
 
 if TYPE_CHECKING:
     from retool.policy.client import PolicyClient
@@ -50,7 +55,7 @@ class LoopSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoopParts:
-    """The components of a training run, ready for use."""
+    """The components of a training run, ready for use. `reference`: what a penalty on divergence is measured from."""
 
     client: "PolicyClient"
     protocol: ChatProtocol
@@ -60,6 +65,7 @@ class LoopParts:
     order: ProblemOrder
     evaluator: Evaluator
     keeper: StateKeeper
+    reference: TokenScorer | None = None
 
 
 class TrainingLoop:
@@ -75,6 +81,8 @@ class TrainingLoop:
         self._cursor = state.cursor if state is not None else 0
         self.spent = Tokens(**state.spent) if state is not None else Tokens()
         self._step_tokens = Tokens()
+        self._rows: list[JsonObject] = read_jsonl(session.directory.metrics)
+        self._warned: set[SymptomKind] = set()
 
     async def run(self) -> None:
         """Trains to the last step; evaluates before, after and where asked. Raises `Preempted` when saved to leave."""
@@ -111,20 +119,25 @@ class TrainingLoop:
 
     async def _train_step(self, sampler: "Sampler", evaluation: dict[str, float]) -> None:
         began = time.perf_counter()
-        groups = await self._sample(sampler)
+        batch = await self._sample(sampler)
         sampled = time.perf_counter()
-        self._check_infrastructure(groups, "step")
-        update = await self._parts.ppo.update(self._parts.client, groups, step=self._step)
+        self._check_infrastructure(batch.groups, "step")
+        update = await self._update(batch)
         ended = time.perf_counter()
         write_jsonl_gz(
             self._session.directory.step_trajectories(self._step),
-            (trajectory_to_json(t, step=self._step) for group in update.groups for t in group.trajectories),
+            (
+                trajectory_to_json(t, step=self._step)
+                for group in (*update.groups, *batch.replaced)
+                for t in group.trajectories
+            ),
         )
-        self._step_tokens = rollout_tokens(groups) + Tokens(trained=int(update.metrics.get("train/tokens", 0)))
+        self._step_tokens += rollout_tokens(batch.groups) + Tokens(trained=int(update.metrics.get("train/tokens", 0)))
         self.spent += self._step_tokens
         metrics = {
             **evaluation,
-            **rollout_metrics(groups),
+            **rollout_metrics(batch.groups),
+            **batch.metrics(),
             **self._parts.tools.sandbox.metrics(),
             **update.metrics,
             **self._step_tokens.metrics(self._settings.price),
@@ -135,24 +148,49 @@ class TrainingLoop:
         }
         self._session.tracker.log(self._step, metrics)
         self._log_step(metrics)
-        self._cursor += len(groups)
+        self._warn(metrics)
+        self._cursor = batch.cursor
         self._step += 1
 
-    async def _sample(self, sampler: "Sampler") -> list[TrajectoryGroup]:
+    async def _sample(self, sampler: "Sampler") -> SampledBatch:
         ppo = self._parts.ppo
-        problems = self._parts.order.take(self._cursor)
-        self._progress.begin(f"step {self._step}", len(problems) * ppo.group_size)
-        return await self._parts.rollout.run(
-            problems,
-            group_size=ppo.group_size,
-            seed=self._settings.seed,
-            step=self._step,
-            sampler=sampler,
-            protocol=self._parts.protocol,
-            sandbox=self._parts.tools.sandbox,
-            scorer=self._parts.tools.scorer,
-            on_trajectory=self._progress.trajectory,
+
+        async def sample(problems: Sequence[Problem]) -> list[TrajectoryGroup]:
+            self._progress.begin(f"step {self._step}", len(problems) * ppo.group_size)
+            return await self._parts.rollout.run(
+                problems,
+                group_size=ppo.group_size,
+                seed=self._settings.seed,
+                step=self._step,
+                sampler=sampler,
+                protocol=self._parts.protocol,
+                sandbox=self._parts.tools.sandbox,
+                scorer=self._parts.tools.scorer,
+                on_trajectory=self._progress.trajectory,
+            )
+
+        return await sample_batch(
+            self._parts.order,
+            sample,
+            cursor=self._cursor,
+            questions=ppo.questions_per_batch,
+            max_rounds=ppo.sampling_rounds,
         )
+
+    async def _update(self, batch: SampledBatch) -> UpdateResult:
+        self._step_tokens, reference = Tokens(), None
+        if self._parts.reference is not None:
+            reference = await reference_logprobs(self._parts.reference, batch.trained)
+            self._step_tokens = reference_tokens(batch.trained)
+        return await self._parts.ppo.update(self._parts.client, batch.trained, step=self._step, reference=reference)
+
+    def _warn(self, metrics: dict[str, float]) -> None:
+        """Says once what the curves show to be going wrong."""
+        self._rows.append({"step": self._step, **metrics})
+        for symptom in symptoms(self._rows):
+            if symptom.kind not in self._warned:
+                self._warned.add(symptom.kind)
+                logger.warning("Step %d: %s", symptom.step + 1, symptom.message)
 
     async def _boundary(self) -> None:
         """Between two steps: status, saving, leaving when asked, and the cost limit."""

@@ -16,6 +16,7 @@ from retool.runs.checkpoint import read_checkpoints
 from retool.runs.cost import Tokens
 from retool.runs.evaluation import describe
 from retool.runs.files import JsonObject
+from retool.runs.health import symptoms
 from retool.runs.run_dir import RunDirectory
 from retool.runs.session import RunSession
 from retool.tracking.jsonl import read_jsonl
@@ -43,6 +44,7 @@ def training_result(session: RunSession, ending: Ending, *, seconds: float) -> J
         "overrides": _overrides(),
         "model": dict(ending.weights),
         "eval": {"before": _evaluation(rows[:1]), "after": _evaluation(rows[-1:])},
+        "warnings": [symptom.message for symptom in symptoms(rows)],
         "last_step": _untimed(steps[-1]) if steps else {},
         "tokens": ending.spent.counts(),
         "cost": _cost(ending.spent, price),
@@ -90,6 +92,8 @@ def _lines(result: Mapping[str, object]) -> Iterator[str]:
             yield f"Held-out accuracy before: {describe(before)}"
             yield f"Held-out accuracy after:  {describe(after)}"
             yield f"Tool-call rate: {_rate(before)} before, {_rate(after)} after"
+        warnings = result.get("warnings")
+        yield from (f"Warning: {message}" for message in (warnings if isinstance(warnings, list) else []))
         yield f"{result.get('steps')} steps, {result.get('seconds')} s in this process"
     else:
         yield f"Accuracy: {describe(evaluation)}"

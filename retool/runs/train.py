@@ -5,6 +5,7 @@ The order is that of cost: what can be refused is refused before anything is loa
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -57,7 +58,8 @@ async def _train(session: RunSession) -> JsonObject:
         _announce(cfg, model, split, eval_sets)
         async with open_policy(model, session.directory) as client:
             await begin_training(session, client, model, initial)
-            parts = _parts(session, client, model, tools, eval_sets, ppo, order)
+            reference = await client.sampler_from(initial) if ppo.kl_coef > 0 else None
+            parts = replace(_parts(session, client, model, tools, eval_sets, ppo, order), reference=reference)
             require_room(parts.protocol, split.train, cfg.rollout.max_trajectory_tokens)
             with Progress(steps=cfg.max_steps, completed=session.step) as progress:
                 loop = TrainingLoop(session, parts, _settings(cfg, model), progress)

@@ -34,10 +34,16 @@ class World:
     """Everything the loop talks to; `acts` is what happened, in order."""
 
     acts: list[str] = field(default_factory=list)
+    trained: list[str] = field(default_factory=list)
+    references: list[object] = field(default_factory=list)
     broken_step: int | None = None
     signal_in_step: int | None = None
     signal_in_evaluation: bool = False
     group_size: int = 2
+    questions_per_batch: int = 2
+    sampling_rounds: int = 1
+    kl_coef: float = 0.0
+    uniform: frozenset[str] = frozenset()
 
     # the client
     async def sampler(self) -> str:
@@ -59,11 +65,13 @@ class World:
             os.kill(os.getpid(), signal.SIGUSR2)
         if step == self.broken_step:
             return [TrajectoryGroup(p, tuple(failed(p, n) for n in range(group_size))) for p in problems]
-        return [group(p, True, False) for p in problems]
+        return [group(p, True, p.id in self.uniform) for p in problems]
 
     # ppo
-    async def update(self, client, groups, *, step) -> UpdateResult:
+    async def update(self, client, groups, *, step, reference=None) -> UpdateResult:
         self.acts.append(f"update {step}")
+        self.trained.append("".join(g.problem.id for g in groups))
+        self.references.append(reference)
         return UpdateResult({"train/tokens": 10.0}, tuple(groups))
 
     # the sandbox
@@ -93,7 +101,7 @@ def as_in_submitit():
     signal.signal(signal.SIGUSR2, saved)
 
 
-def train(tmp_path, world: World, **changes) -> TrainingLoop:
+def train(tmp_path, world: World, *, reference=None, **changes) -> TrainingLoop:
     """Runs the loop on `tmp_path`, continuing what is there."""
     directory = RunDirectory(tmp_path)
     cfg = OmegaConf.create({"seed": 7, "ppo": {}})
@@ -112,6 +120,7 @@ def train(tmp_path, world: World, **changes) -> TrainingLoop:
             order=ProblemOrder(PROBLEMS, batch=2, seed=7),
             evaluator=EvaluatorDouble(world),
             keeper=StateKeeper(session, world, checkpoint),
+            reference=reference,
         )
         loop = TrainingLoop(session, parts, LoopSettings(seed=7, **settings), progress)
         try:
@@ -221,3 +230,41 @@ def test_no_steps_are_one_evaluation(tmp_path):
     train(tmp_path, world, max_steps=0)
     assert world.acts == ["sampler", "evaluate step-0000"]
     assert [row["step"] for row in rows(tmp_path)] == [0]
+
+
+def test_groups_without_a_signal_are_replaced_within_the_rounds(tmp_path):
+    usual = World()
+    train(tmp_path / "usual", usual)
+    order = "".join(batches(usual))
+    world = World(sampling_rounds=2, uniform=frozenset(order[:3]))
+    train(tmp_path / "dynamic", world, max_steps=1)
+    assert batches(world) == [order[:2], order[2:4]]  # both of the first round carry none, one of the second does
+    assert world.trained == [order[3]]
+    (first, _) = rows(tmp_path / "dynamic")
+    assert first["rollout/sampling_rounds"] == 2 and first["rollout/groups_replaced"] == 3
+    assert first["rollout/trajectories"] == 8 and first["reward/correct"] == 7 / 8  # nothing is left out of the rates
+
+
+def test_a_continued_run_takes_the_questions_of_a_straight_one_when_groups_are_replaced(tmp_path):
+    uniform = frozenset("ace")
+    straight = World(sampling_rounds=3, uniform=uniform)
+    train(tmp_path / "straight", straight)
+    world = World(sampling_rounds=3, uniform=uniform, signal_in_step=0)
+    with pytest.raises(Preempted):
+        train(tmp_path / "left", world)
+    rest = World(sampling_rounds=3, uniform=uniform)
+    train(tmp_path / "left", rest)
+    assert batches(world) + batches(rest) == batches(straight)
+    assert world.trained + rest.trained == straight.trained
+
+
+def test_the_reference_is_asked_about_what_is_trained(tmp_path):
+    class Reference:
+        async def logprobs(self, tokens):
+            return [-float(token) for token in tokens]
+
+    world = World()
+    loop = train(tmp_path, world, reference=Reference(), max_steps=1)
+    (reference,) = world.references
+    assert set(reference.values()) == {(-4.0, -5.0)}  # prompt 1 2 3, sampled 4 5
+    assert loop.spent.sampled == 4 * 2 + 4 + 2 * 2  # rollouts, one token for each text that is scored, two evaluations

@@ -19,7 +19,7 @@ def test_an_epoch_holds_each_problem_at_most_once(count, batch, seed):
     if count < batch:
         return
     order = ProblemOrder([problem(str(n)) for n in range(count)], batch=batch, seed=seed)
-    batches = [[p.id for p in order.take(step * batch)] for step in range(count // batch)]
+    batches = [[p.id for p in order.take(step * batch, batch)[0]] for step in range(count // batch)]
     flat = [name for ids in batches for name in ids]
     assert len(flat) == len(set(flat)) == count // batch * batch
     assert all(len(set(ids)) == batch for ids in batches)
@@ -28,10 +28,10 @@ def test_an_epoch_holds_each_problem_at_most_once(count, batch, seed):
 def test_the_order_follows_the_seed_and_the_epoch_alone():
     problems = [problem(str(n)) for n in range(8)]
     order = ProblemOrder(problems, batch=4, seed=1)
-    assert order.take(4) == ProblemOrder(problems[::-1], batch=4, seed=1).take(4)
-    assert order.take(0) != ProblemOrder(problems, batch=4, seed=2).take(0)
-    assert {p.id for p in order.take(8)} | {p.id for p in order.take(12)} == {p.id for p in problems}
-    assert [order.take(0), order.take(4)] != [order.take(8), order.take(12)]
+    assert order.take(4, 4) == ProblemOrder(problems[::-1], batch=4, seed=1).take(4, 4)
+    assert order.take(0, 4) != ProblemOrder(problems, batch=4, seed=2).take(0, 4)
+    assert {p.id for p in order.take(8, 8)[0]} == {p.id for p in problems}
+    assert order.take(0, 8)[0] != order.take(8, 8)[0]
     assert order.epoch(12) == 1.5
 
 
@@ -59,7 +59,7 @@ def test_plans_count_full_budgets():
     cfg = OmegaConf.create(
         {
             "max_steps": 10,
-            "ppo": {"questions_per_batch": 2, "group_size": 4},
+            "ppo": {"questions_per_batch": 2, "group_size": 4, "kl_coef": 0.0, "dynamic_sampling": {"enabled": False}},
             "rollout": {"max_trajectory_tokens": 100, "max_assistant_turns": 3},
             "eval": {"samples": 2, "every": 4},
         }
