@@ -70,6 +70,7 @@ class Recipe:
     max_trajectory_tokens: int = option(low=2)
     max_turn_tokens: int | None = option(None, low=1)
     max_observation_tokens: int = option(low=1)
+    ignore_unsampled_targets: bool = False
     resume_every: int = option(low=1)
     eval_samples: int = option(low=1)
     eval_k: list[int] = MISSING

@@ -149,7 +149,8 @@ def test_a_model_brings_its_own_values(compose_entry):
     tiny = compose_entry("train").cfg
     small = compose_entry("train", "model=smollm2_135m").cfg
     assert (tiny.ppo.learning_rate, tiny.rollout.max_trajectory_tokens, tiny.model.lora.rank) == (3e-3, 256, 32)
-    assert (small.ppo.learning_rate, small.rollout.max_trajectory_tokens, small.model.lora.rank) == (1e-4, 384, 16)
+    assert (small.ppo.learning_rate, small.rollout.max_trajectory_tokens, small.model.lora.rank) == (1.5e-4, 384, 16)
+    assert (tiny.ppo.ignore_unsampled_targets, small.ppo.ignore_unsampled_targets) == (False, True)
 
 
 def test_the_command_line_wins_over_the_model(compose_entry):
