@@ -13,6 +13,8 @@ A figure without data has no key. Rates are shares in [0, 1].
 | `rollout/code_calls` | scored | mean number of executed calls |
 | `rollout/trajectory_tokens`, `…_max` | scored | mean and greatest number of tokens: prompt, sampled, observations |
 | `rollout/sampled_tokens` | scored | mean number of sampled tokens |
+| `rollout/sampled_tokens_right`, `…_wrong` | scored, split | the same for right and for wrong answers |
+| `rollout/repetition` | turns | mean share of the turn's 8-token windows that occurred in it before |
 | `rollout/tool_call_rate` | scored | trajectories that executed code |
 | `rollout/valid_tool_call_rate` | calls | well-formed calls, run or not, among all attempts |
 | `rollout/tool_success_rate` | executed calls | calls whose code ended without an error |
@@ -35,6 +37,8 @@ from statistics import fmean
 from retool.reward.verdict import Verdict, VerdictReason
 from retool.rollout.trajectory import CallOutcome, StopReason, Trajectory, TrajectoryGroup, Turn
 from retool.sandbox.base import ExecutionStatus
+
+_WINDOW = 8
 
 
 def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
@@ -75,6 +79,9 @@ def _shape(scored: Sequence[Trajectory]) -> dict[str, float]:
             "rollout/code_calls": (trajectory.code_calls for trajectory in scored),
             "rollout/trajectory_tokens": lengths,
             "rollout/sampled_tokens": (_sampled_tokens(trajectory) for trajectory in scored),
+            "rollout/sampled_tokens_right": (_sampled_tokens(t) for t in scored if _verdict(t).correct),
+            "rollout/sampled_tokens_wrong": (_sampled_tokens(t) for t in scored if not _verdict(t).correct),
+            "rollout/repetition": (_repetition(turn.completion_tokens) for turn in _turns(scored)),
             "rollout/tool_call_rate": (trajectory.code_calls > 0 for trajectory in scored),
             "rollout/cut_request_rate": (turn.continues for turn in _turns(scored)),
         }
@@ -132,6 +139,12 @@ def _turns(trajectories: Iterable[Trajectory]) -> list[Turn]:
 
 def _assistant_turns(trajectory: Trajectory) -> int:
     return len(trajectory.turns) - sum(turn.continues for turn in trajectory.turns[:-1])
+
+
+def _repetition(tokens: Sequence[int]) -> float:
+    """A policy that falls into a loop repeats whole windows; ordinary text hardly does."""
+    windows = [tuple(tokens[i : i + _WINDOW]) for i in range(len(tokens) - _WINDOW + 1)]
+    return 1.0 - len(set(windows)) / len(windows) if windows else 0.0
 
 
 def _sampled_tokens(trajectory: Trajectory) -> int:

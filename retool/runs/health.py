@@ -32,7 +32,7 @@ class SymptomKind(StrEnum):
     TOOL_COLLAPSE = "tool_collapse"
     """The policy used the tool, and hardly does so any more."""
     NO_SIGNAL = "no_signal"
-    """Nearly all groups have equal rewards, so that nearly nothing is learned."""
+    """Nearly all groups have equal rewards, and not because nearly all are right: nearly nothing is learned."""
     MISMATCH = "mismatch"
     """Under the same weights the trainer finds other logprobs than the sampler."""
 
@@ -76,12 +76,15 @@ def _seen(steps: Sequence[Row]) -> Iterator[tuple[SymptomKind, str]]:
             f"The policy has nearly stopped using the tool: {means[-1]:.0%} of trajectories run code, after "
             f"{max(means):.0%}. A lower ppo.learning_rate, or a ppo.kl_coef, keeps it closer to where it began.",
         )
-    if fmean(_figures(steps[-WINDOW:], "rollout/degenerate_group_rate") or [0.0]) >= DEGENERATE:
-        yield SymptomKind.NO_SIGNAL, _no_signal(steps[-WINDOW:])
+    degenerate, right = (
+        fmean(_figures(steps[-WINDOW:], f"rollout/{name}") or [0.0])
+        for name in ("degenerate_group_rate", "groups_all_right")
+    )
+    if degenerate >= DEGENERATE > right:
+        yield SymptomKind.NO_SIGNAL, _no_signal(right)
 
 
-def _no_signal(steps: Sequence[Row]) -> str:
-    right = fmean(_figures(steps, "rollout/groups_all_right") or [0.0])
+def _no_signal(right: float) -> str:
     why = "are right, so the questions are too easy" if right > 0.5 else "are wrong, so the questions are too hard"
     return (
         f"Over {WINDOW} steps at least {DEGENERATE:.0%} of groups had equal rewards and taught nothing. Most of them "

@@ -69,6 +69,7 @@ async def test_figures_of_a_mixed_batch():
         "rollout/over_budget_calls": 1.0,
         "rollout/cut_request_rate": 2 / 10,
         "rollout/trajectory_tokens": sum(lengths) / 5,
+        "rollout/repetition": (1 - 1 / 390) / 10,  # one of ten turns: 397 times the same token
         "rollout/trajectory_tokens_max": 400.0,
         "rollout/degenerate_group_rate": 2 / 3,
         "rollout/groups_all_right": 1 / 3,
@@ -93,3 +94,13 @@ async def test_a_figure_without_data_has_no_key():
     assert "rollout/degenerate_group_rate" not in failed and "rollout/turns" not in failed
     assert failed["rollout/infrastructure_failures_rate"] == 1.0
     assert rollout_metrics([]) == {}
+
+
+async def test_lengths_are_told_apart_by_outcome():
+    groups = await batch()
+    metrics = rollout_metrics(groups)
+    lengths: dict[bool, list[int]] = {True: [], False: []}
+    for trajectory in (t for group in groups for t in group.scored):
+        lengths[trajectory.verdict.correct].append(sum(len(turn.completion_tokens) for turn in trajectory.turns))
+    assert metrics["rollout/sampled_tokens_right"] == sum(lengths[True]) / 3
+    assert metrics["rollout/sampled_tokens_wrong"] == sum(lengths[False]) / 2
