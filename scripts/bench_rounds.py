@@ -48,7 +48,7 @@ class Bench:
     micro_batch: int
 
     def problems(self, step: int) -> list[Problem]:
-        return self.order.take(step * self.ppo.questions_per_batch)
+        return self.order.take(step * self.ppo.questions_per_batch, self.ppo.questions_per_batch)[0]
 
 
 @dataclass
