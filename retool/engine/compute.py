@@ -1,6 +1,5 @@
 """`Compute`: the model, its runs and its adapters, as the compute thread sees them. Not thread-safe by design."""
 
-import gc
 import secrets
 import time
 from collections import OrderedDict
@@ -114,8 +113,9 @@ class Compute:
 
     def drop_run(self, run_id: str) -> None:
         """Frees a run: adapter, gradients and optimizer."""
-        self._runs.pop(run_id, None)
-        gc.collect()
+        trainer = self._runs.pop(run_id, None)
+        if trainer is not None:
+            trainer.release()
 
     def enqueue(self, request: SampleRequest, future: "Future[SampleResult]") -> None:
         """Checks a sampling request and queues it. Raises `EngineError` for one that cannot be served."""

@@ -179,6 +179,12 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return {"grad_norm": norm, "learning_rate": adam.learning_rate, "skipped": 0.0}
 
+    def release(self) -> None:
+        """Frees gradients and moments at once; the optimizer itself is part of reference cycles."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.state.clear()
+        self.optimizer.param_groups.clear()
+
 
 def _check_sample(sample: TrainingSample, loss: LossSpec, vocab_size: int) -> None:
     length = len(sample.tokens)
