@@ -5,7 +5,8 @@
         [--dtypes float32 bfloat16] [--rounds 3] [--json FILE]
     OMP_NUM_THREADS=1 python scripts/bench_engine.py --soak 1000
 
-- `decode`: prompts of `PROMPT` tokens, `NEW` sampled tokens each, against `generate`; prefill is included in both.
+- `prefill`: prompts of `PROMPT` tokens and one sampled token each, against `generate`.
+- `decode`: the time that `NEW` sampled tokens take beyond the first.
 - `train`: one step of LoRA rank 16 on a ppo loss, right-padded batches of mixed lengths, against `transformers` with
   `peft` doing the same on the whole padded batch. At most `TRAIN_TOKENS` tokens a step, so that the latter fits.
 - `one by one`: the same requests, each sent when the one before is done.
@@ -95,8 +96,8 @@ class Engine:
         )
         self.loop.create_run("run", LoraSpec(RANK, train_unembed=False)).result()
 
-    def decode(self, batch: list[list[int]], seed: int) -> None:
-        requests = [SampleRequest(prompt=p, adapter=None, max_tokens=NEW, seed=seed) for p in batch]
+    def decode(self, batch: list[list[int]], seed: int, new: int = NEW) -> None:
+        requests = [SampleRequest(prompt=p, adapter=None, max_tokens=new, seed=seed) for p in batch]
         for future in [self.loop.sample(request) for request in requests]:
             future.result()
 
@@ -124,15 +125,15 @@ class Transformers:
         trainable = [parameter for parameter in self.peft.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(trainable, lr=1e-6)
 
-    def decode(self, batch: list[list[int]], seed: int) -> None:
+    def decode(self, batch: list[list[int]], seed: int, new: int = NEW) -> None:
         torch.manual_seed(seed)
         tokens = torch.tensor(batch)
         with torch.no_grad():
             self.model.generate(
                 tokens,
                 attention_mask=torch.ones_like(tokens),
-                max_new_tokens=NEW,
-                min_new_tokens=NEW,
+                max_new_tokens=new,
+                min_new_tokens=new,
                 do_sample=True,
                 top_k=0,
                 pad_token_id=0,
@@ -177,12 +178,19 @@ def measure(model: str, dtype: str, batches: list[int], rounds: int) -> list[dic
         engine, plain = Engine(directory, dtype, max(batches), LONGEST), Transformers(directory, dtype)
         vocab = engine.loop.vocab_size
         for batch in batches:
-            ours, theirs = compare(
+            first = compare(
+                lambda n, b=batch: engine.decode(prompts(b, vocab, n), n, 1),
+                lambda n, b=batch: plain.decode(prompts(b, vocab, n), n, 1),
+                rounds,
+            )
+            whole = compare(
                 lambda n, b=batch: engine.decode(prompts(b, vocab, n), n),
                 lambda n, b=batch: plain.decode(prompts(b, vocab, n), n),
                 rounds,
             )
-            note("decode", batch, batch * NEW, ours, theirs)
+            note("prefill", batch, batch * PROMPT, *first)
+            ours, theirs = whole[0] - first[0], whole[1] - first[1]
+            note("decode", batch, batch * (NEW - 1), ours, theirs)
             longest = min(LONGEST, TRAIN_TOKENS // batch)
             ours, theirs = compare(
                 lambda n, b=batch, w=longest: engine.train(samples(b, w, vocab, n)),
