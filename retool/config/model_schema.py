@@ -25,6 +25,7 @@ class Engine:
     max_seq_len: int | None = option(None, low=1)
     gather_window_s: float = option(0.01, low=0)
     micro_batch_tokens: int = option(4096, low=1)
+    memory_limit_gb: float | None = option(None, above=0)
 
 
 @dataclass

@@ -14,8 +14,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from retool.engine.model.base import TrainingModel
 from retool.engine.model.lora import LORA_ALPHA, Adapter, LoraPair, target_linears
-from retool.engine.model.weights import UNEMBED, BaseWeights
+from retool.engine.model.weights import ATTENTION_LINEARS, MLP_LINEARS, UNEMBED
 from retool.engine.types import EngineError, LoraSpec
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -36,10 +37,10 @@ def save_checkpoint(
     for name, pair in adapter.pairs.items():
         tensors[f"{_PEFT_PREFIX}{name}.lora_A.weight"] = pair.a.detach().cpu().contiguous()
         tensors[f"{_PEFT_PREFIX}{name}.lora_B.weight"] = pair.b.detach().cpu().contiguous()
-    save_file(tensors, partial / ADAPTER_WEIGHTS, metadata={"format": "pt", "seed": str(adapter.spec.seed)})
+    save_file(tensors, partial / ADAPTER_WEIGHTS, metadata={"format": "pt", **_spec_metadata(adapter.spec)})
     if optimizer is not None:
         save_file(_optimizer_tensors(adapter, optimizer), partial / OPTIMIZER_STATE)
-    (partial / ADAPTER_CONFIG).write_text(json.dumps(_peft_config(adapter.spec, base_model), indent=2), "utf-8")
+    (partial / ADAPTER_CONFIG).write_text(json.dumps(_peft_config(adapter, base_model), indent=2), "utf-8")
     for file in partial.iterdir():
         with file.open("rb") as handle:
             os.fsync(handle.fileno())
@@ -55,29 +56,26 @@ def read_spec(directory: Path) -> LoraSpec:
     except (FileNotFoundError, json.JSONDecodeError):
         raise EngineError("checkpoint_not_found", f"{directory} holds no readable checkpoint.") from None
     with safe_open(str(directory / ADAPTER_WEIGHTS), framework="pt") as file:
-        seed = int((file.metadata() or {}).get("seed", 0))
+        metadata = file.metadata() or {}
     targets = set(config["target_modules"])
-    return LoraSpec(
-        rank=int(config["r"]),
-        train_attn="q_proj" in targets,
-        train_mlp="gate_proj" in targets,
-        train_unembed=UNEMBED in targets,
-        seed=seed,
-    )
+    guesses = {
+        "train_attn": "q_proj" in targets,
+        "train_mlp": "gate_proj" in targets,
+        "train_unembed": UNEMBED in targets,
+    }
+    flags = {name: metadata.get(name, str(guess)) == "True" for name, guess in guesses.items()}
+    return LoraSpec(rank=int(config["r"]), **flags, seed=int(metadata.get("seed", 0)))
 
 
-def load_adapter(directory: Path, weights: BaseWeights) -> Adapter:
-    """Reads an adapter for `weights`. Raises `EngineError` where names or shapes do not fit the model."""
+def load_adapter(directory: Path, model: TrainingModel) -> Adapter:
+    """Reads an adapter for `model`. Raises `EngineError` where names or shapes do not fit the model."""
     spec = read_spec(directory)
-    tensors = load_file(directory / ADAPTER_WEIGHTS, device=str(weights.embedding.device))
+    tensors = load_file(directory / ADAPTER_WEIGHTS, device=str(model.device))
     pairs = {}
-    targets = target_linears(spec)
-    for name, weight in weights.named_linears():
-        if name.rsplit(".", 1)[-1] not in targets:
-            continue
+    for name, shape in model.target_shapes(spec).items():
         a = tensors.get(f"{_PEFT_PREFIX}{name}.lora_A.weight")
         b = tensors.get(f"{_PEFT_PREFIX}{name}.lora_B.weight")
-        if a is None or b is None or (b.shape[0], a.shape[1]) != tuple(weight.shape):
+        if a is None or b is None or (b.shape[0], a.shape[1]) != shape:
             raise EngineError("checkpoint_mismatch", f"{directory} does not fit this model at '{name}'.")
         pairs[name] = LoraPair(a.float().requires_grad_(), b.float().requires_grad_())
     return Adapter(spec, pairs)
@@ -113,15 +111,21 @@ def _optimizer_tensors(adapter: Adapter, optimizer: torch.optim.Optimizer) -> di
     }
 
 
-def _peft_config(spec: LoraSpec, base_model: str) -> dict[str, object]:
+def _spec_metadata(spec: LoraSpec) -> dict[str, str]:
+    return {name: str(getattr(spec, name)) for name in ("seed", "train_attn", "train_mlp", "train_unembed")}
+
+
+def _peft_config(adapter: Adapter, base_model: str) -> dict[str, object]:
+    known = {*ATTENTION_LINEARS, *MLP_LINEARS, UNEMBED}
+    short = all(name.rsplit(".", 1)[-1] in known for name in adapter.pairs)
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base_model,
-        "r": spec.rank,
+        "r": adapter.spec.rank,
         "lora_alpha": LORA_ALPHA,
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": list(target_linears(spec)),
+        "target_modules": list(target_linears(adapter.spec)) if short else list(adapter.pairs),
         "inference_mode": True,
     }

@@ -1,69 +1,45 @@
 """`Compute`: the model, its runs and its adapters, as the compute thread sees them. Not thread-safe by design."""
 
-import gc
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 from tokenizers import Tokenizer
 
+from retool.engine.backend import ComputeSettings, open_backend
 from retool.engine.checkpoints import load_adapter, load_optimizer, save_checkpoint
-from retool.engine.losses import Normalisation
-from retool.engine.model.cached_forward import CachedModel, KeyValueCache
-from retool.engine.model.config import ModelConfig
+from retool.engine.model.config import ModelConfig, ModelSizes
 from retool.engine.model.lora import Adapter, new_adapter
-from retool.engine.model.weights import load_base_weights
-from retool.engine.prefix_cache import PrefixCache
-from retool.engine.sampler import BatchSampler
 from retool.engine.sequences import open_sequences
 from retool.engine.trainer import Trainer
 from retool.engine.types import EngineError, LoraSpec, SampleRequest, SampleResult
 
-_MERGED_MODELS = 2
-_PREFIX_BYTES = 512 * 2**20
-
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ComputeSettings:
-    """Where and how to compute; the keys of `model.engine`."""
-
-    device: str
-    dtype: torch.dtype
-    sampling_dtype: torch.dtype
-    normalisation: Normalisation
-    max_batch_rows: int
-    max_seq_len: int
-    gather_window_s: float
-    micro_batch_tokens: int
 
 
 class Compute:
     """Everything that holds tensors."""
 
-    def __init__(self, directory: Path, config: ModelConfig, tokenizer: Tokenizer, settings: ComputeSettings) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        config: ModelConfig | None,
+        sizes: ModelSizes,
+        tokenizer: Tokenizer,
+        settings: ComputeSettings,
+    ) -> None:
+        """`config` is `None` for a model that the engine's own forward passes do not cover."""
         self._settings = settings
-        self._config = config
-        device = torch.device(settings.device)
-        self._weights = load_base_weights(directory, config, device=device, dtype=settings.dtype)
+        self._sizes = sizes
         self._base_model = str(directory)
         self._runs: dict[str, Trainer] = {}
         self._adapters: dict[str, Adapter] = {}
-        self._merged: OrderedDict[str | None, CachedModel] = OrderedDict()
-        self._prefixes = PrefixCache(_PREFIX_BYTES)
-        cache = KeyValueCache(
-            config, settings.max_batch_rows, settings.max_seq_len, device=device, dtype=settings.sampling_dtype
-        )
-        self.sampler = BatchSampler(
-            cache, self._prefixes, tokenizer, self._model_for, gather_window_s=settings.gather_window_s
-        )
+        self._backend = open_backend(directory, config, tokenizer, settings, self._adapters)
+        self.sampler = self._backend.sampler
 
     def warm_up(self) -> None:
         """Imports what torch loads with the first optimizer (about two seconds), before a client waits for it."""
@@ -71,15 +47,18 @@ class Compute:
 
     def create_run(self, run_id: str, spec: LoraSpec, checkpoint: Path | None, with_optimizer: bool) -> None:
         """Starts a run, from scratch or from a checkpoint, whose own adapter shape then counts."""
-        adapter = load_adapter(checkpoint, self._weights) if checkpoint else new_adapter(self._weights, spec)
+        model = self._backend.model
+        if checkpoint:
+            adapter = load_adapter(checkpoint, model)
+        else:
+            adapter = new_adapter(model.target_shapes(spec), spec, model.device)
         if not adapter.pairs:
             raise EngineError("invalid_lora_config", "The adapter trains nothing: mlp, attention and unembed are off.")
         trainer = Trainer(
-            self._weights,
+            model,
             adapter,
             normalisation=self._settings.normalisation,
             micro_batch_tokens=self._settings.micro_batch_tokens,
-            max_length=self._settings.max_seq_len,
         )
         if checkpoint and with_optimizer:
             load_optimizer(checkpoint, adapter, trainer.optimizer)
@@ -104,18 +83,18 @@ class Compute:
 
     def load_adapter(self, adapter: str, directory: Path) -> None:
         """Loads a checkpoint's weights for sampling under the name `adapter`."""
-        self._set_adapter(adapter, load_adapter(directory, self._weights).frozen_copy())
+        self._set_adapter(adapter, load_adapter(directory, self._backend.model).frozen_copy())
 
     def drop_adapter(self, adapter: str) -> None:
         """Frees an adapter and what was computed with it."""
         self._adapters.pop(adapter, None)
-        self._merged.pop(adapter, None)
-        self._prefixes.drop(adapter)
+        self._backend.forget(adapter)
 
     def drop_run(self, run_id: str) -> None:
         """Frees a run: adapter, gradients and optimizer."""
-        self._runs.pop(run_id, None)
-        gc.collect()
+        trainer = self._runs.pop(run_id, None)
+        if trainer is not None:
+            trainer.release()
 
     def enqueue(self, request: SampleRequest, future: "Future[SampleResult]") -> None:
         """Checks a sampling request and queues it. Raises `EngineError` for one that cannot be served."""
@@ -125,7 +104,7 @@ class Compute:
             future,
             seed=secrets.randbits(63) if request.seed is None else request.seed,
             arrival=time.monotonic(),
-            eos=frozenset(self._config.eos_token_ids),
+            eos=frozenset(self._sizes.eos_token_ids),
         )
         if request.prompt_logprobs or request.topk_prompt_logprobs:
             self.sampler.score_prompt(sequences, request.topk_prompt_logprobs)
@@ -138,7 +117,7 @@ class Compute:
             raise EngineError("invalid_request", "A prompt, max_tokens >= 1 and num_samples >= 1 are needed.")
         if request.temperature < 0 or not request.top_p > 0:
             raise EngineError("invalid_request", "temperature must be >= 0 and top_p > 0.")
-        outside = next((token for token in request.prompt if not 0 <= token < self._config.vocab_size), None)
+        outside = next((token for token in request.prompt if not 0 <= token < self._sizes.vocab_size), None)
         if outside is not None:
             raise EngineError("invalid_request", f"Token {outside} is outside the vocabulary.")
         total = len(request.prompt) + request.max_tokens
@@ -153,35 +132,26 @@ class Compute:
         self.drop_adapter(name)
         self._adapters[name] = adapter
 
-    def _model_for(self, adapter: str | None) -> CachedModel:
-        """The merged model of an adapter; the two most recently used are kept."""
-        if adapter not in self._merged:
-            while len(self._merged) >= _MERGED_MODELS:
-                self._merged.popitem(last=False)
-            self._merged[adapter] = CachedModel(
-                self._weights,
-                self._adapters[adapter] if adapter is not None else None,
-                dtype=self._settings.sampling_dtype,
-                max_length=self._settings.max_seq_len,
-            )
-        self._merged.move_to_end(adapter)
-        return self._merged[adapter]
-
 
 def guarded(operation: Callable[[], T]) -> T:
     """Runs an operation; what the machine lacks memory for becomes an `EngineError` that says what to lower."""
     try:
         return operation()
     except (MemoryError, torch.OutOfMemoryError) as error:
-        raise _out_of_memory(error) from error
+        reason = str(error)
     except RuntimeError as error:
         if isinstance(error, EngineError) or "memory" not in str(error):
             raise
-        raise _out_of_memory(error) from error
+        reason = str(error)
+    # Outside of the handlers, so that the frames of the failed operation and their tensors are already free.
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    raise _out_of_memory(reason)
 
 
-def _out_of_memory(error: BaseException) -> EngineError:
+def _out_of_memory(reason: str) -> EngineError:
     return EngineError(
         "out_of_memory",
-        f"Out of memory ({error}). Lower model.engine.micro_batch_tokens, max_batch_rows or max_seq_len.",
+        f"Out of memory ({(reason or 'no details').splitlines()[0]}). "
+        "Lower model.engine.micro_batch_tokens, max_batch_rows or max_seq_len.",
     )

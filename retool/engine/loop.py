@@ -5,6 +5,7 @@ that training is not starved while sampling is busy. Samples join the running ba
 """
 
 import queue
+import resource
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -15,9 +16,10 @@ from typing import TypeVar
 import torch
 from tokenizers import Tokenizer
 
-from retool.engine.compute import Compute, ComputeSettings, guarded
+from retool.engine.backend import ComputeSettings
+from retool.engine.compute import Compute, guarded
 from retool.engine.losses import Normalisation
-from retool.engine.model.config import ModelConfig
+from retool.engine.model.config import ModelConfig, ModelSizes, own_config
 from retool.engine.model.registry import resolve
 from retool.engine.types import (
     AdamParams,
@@ -63,16 +65,33 @@ class EngineLoop:
         max_seq_len: int | None = None,
         gather_window_s: float = 0.01,
         micro_batch_tokens: int = 4096,
+        memory_limit_gb: float | None = None,
     ) -> None:
+        """The arguments are the keys of `model.engine`. Raises `EngineError` for what cannot be had.
+
+        `memory_limit_gb` bounds this process (on the CPU) or its share of the GPU: beyond it an operation fails with
+        `out_of_memory`, where otherwise the system might kill the process.
+        """
         if deterministic and threads not in (None, 1):
             raise EngineError("invalid_config", "A deterministic engine computes with one thread; leave threads unset.")
         self._threads = 1 if deterministic else threads
         directory = resolve(base_model)
-        config = ModelConfig.from_directory(directory)
+        sizes, config = ModelSizes.from_directory(directory), own_config(directory)
+        if config is None and deterministic:
+            raise EngineError(
+                "invalid_config",
+                "The same bits twice are promised for the engine's own forward passes only, which do not cover "
+                f"{directory}: set model.engine.deterministic=false.",
+            )
+        if config is None and sampling_dtype not in (None, dtype):
+            raise EngineError(
+                "invalid_config",
+                "This architecture samples and trains with the same matrices: leave model.engine.sampling_dtype unset.",
+            )
         self.model_id = str(directory)
         self.model_alias = base_model
-        self.vocab_size = config.vocab_size
-        self.max_seq_len = min(max_seq_len or config.max_position_embeddings, config.max_position_embeddings)
+        self.vocab_size = sizes.vocab_size
+        self.max_seq_len = min(max_seq_len or sizes.max_position_embeddings, sizes.max_position_embeddings)
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._settings = ComputeSettings(
             device=device,
@@ -84,11 +103,13 @@ class EngineLoop:
             gather_window_s=gather_window_s,
             micro_batch_tokens=micro_batch_tokens,
         )
+        if memory_limit_gb is not None:
+            limit_memory(device, int(memory_limit_gb * 2**30))
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = False
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(directory, config), name="retool-engine-compute", daemon=True
+            target=self._run, args=(directory, config, sizes), name="retool-engine-compute", daemon=True
         )
         self._thread.start()
         self._ready.result()
@@ -115,6 +136,10 @@ class EngineLoop:
     def optim_step(self, run_id: str, adam: AdamParams) -> "Future[dict[str, float]]":
         """One AdamW step; resolves to metrics."""
         return self._submit(lambda compute: compute.run(run_id).optim_step(adam))
+
+    def drop_gradients(self, run_id: str) -> "Future[None]":
+        """Forgets the gradients since the last step."""
+        return self._submit(lambda compute: compute.run(run_id).drop_gradients())
 
     def save(self, run_id: str, directory: Path, *, optimizer: bool) -> "Future[int]":
         """Writes a checkpoint in PEFT layout, whole or not at all; resolves to its size in bytes."""
@@ -180,11 +205,11 @@ class EngineLoop:
             return
         self._jobs.put(_Job(lambda: job(self._compute), operation))
 
-    def _run(self, directory: Path, config: ModelConfig) -> None:
+    def _run(self, directory: Path, config: ModelConfig | None, sizes: ModelSizes) -> None:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         try:
-            self._compute = guarded(lambda: Compute(directory, config, self._tokenizer, self._settings))
+            self._compute = guarded(lambda: Compute(directory, config, sizes, self._tokenizer, self._settings))
         except (EngineError, RuntimeError, OSError) as error:
             self._ready.set_exception(error)
             return
@@ -210,6 +235,16 @@ class EngineLoop:
         if sampler.seconds_until_work() == 0:
             sampler.step()
         return True
+
+
+def limit_memory(device: str, limit_bytes: int) -> None:
+    """Bounds the memory of this process, or its share of the GPU's."""
+    if torch.device(device).type == "cuda":
+        present = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / present), device)
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 _UNIFORMS_AT_ONCE = 64
+_LARGE_VOCABULARY = 4096
+_BLOCK = 256
 
 
 class UniformStream:
@@ -58,10 +60,27 @@ def draw(logits: Tensor, settings: list[DrawSettings], uniforms: list[float]) ->
 
 def _invert(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """The token where the cumulative distribution passes `uniform` times its total."""
+    vocab_size = probabilities.shape[-1]
+    if vocab_size >= _LARGE_VOCABULARY:
+        return _invert_in_blocks(probabilities, uniform)
     cumulative = probabilities.to(torch.float64).cumsum(dim=-1)
     threshold = uniform[:, None] * cumulative[:, -1:]
     token = torch.searchsorted(cumulative, threshold, right=True)[:, 0]
-    return token.clamp_(max=probabilities.shape[-1] - 1)
+    return token.clamp_(max=vocab_size - 1)
+
+
+def _invert_in_blocks(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """The same in two stages, the block and the token in it, which spares a float64 copy of a large table."""
+    rows, vocab_size = probabilities.shape
+    padded = torch.nn.functional.pad(probabilities, (0, -vocab_size % _BLOCK)).view(rows, -1, _BLOCK)
+    ends = padded.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    threshold = uniform[:, None] * ends[:, -1:]
+    block = torch.searchsorted(ends, threshold, right=True).clamp_(max=ends.shape[-1] - 1)
+    before = torch.where(block > 0, ends.gather(1, (block - 1).clamp_(min=0)), 0.0)
+    inside = padded[torch.arange(rows, device=probabilities.device), block[:, 0]].to(torch.float64).cumsum(dim=-1)
+    # A threshold at the very end of a block may lie past its own sum by a rounding: then its last token counts.
+    token = torch.searchsorted(inside, threshold - before, right=True).clamp_(max=_BLOCK - 1)
+    return (block * _BLOCK + token)[:, 0].clamp_(max=vocab_size - 1)
 
 
 def _draw_truncated(logits: Tensor, settings: DrawSettings, uniform: Tensor) -> int:

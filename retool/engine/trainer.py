@@ -5,7 +5,8 @@ sequence is a micro-batch of its own), and the vocabulary-sized logits exist for
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +15,9 @@ import torch
 from torch import Tensor
 
 from retool.engine.losses import Normalisation, TokenInputs, TokenLoss, gradient_scale, needs_policy_inputs, token_loss
-from retool.engine.model.lora import Adapter, apply_linear
-from retool.engine.model.rotary import rotary_tables
-from retool.engine.model.training_forward import hidden_states, target_logprobs
-from retool.engine.model.weights import UNEMBED, BaseWeights
+from retool.engine.model.base import TrainingModel
+from retool.engine.model.lora import Adapter
+from retool.engine.model.training_forward import target_logprobs
 from retool.engine.types import AdamParams, BatchTotals, EngineError, ForwardResult, LossSpec, TrainingSample
 
 FloatColumns = npt.NDArray[np.float64]
@@ -44,28 +44,51 @@ class Trainer:
 
     def __init__(
         self,
-        weights: BaseWeights,
+        model: TrainingModel,
         adapter: Adapter,
         *,
         normalisation: Normalisation,
         micro_batch_tokens: int,
-        max_length: int,
     ) -> None:
         self.adapter = adapter
-        self._weights = weights
+        self._model = model
         self._normalisation = normalisation
         self._micro_batch_tokens = micro_batch_tokens
-        embedding = weights.embedding
-        self._rotary = rotary_tables(weights.config, max_length, device=embedding.device, dtype=embedding.dtype)
         self.optimizer = torch.optim.AdamW(adapter.parameters(), lr=0.0, foreach=True)
 
     def forward(
         self, samples: Sequence[TrainingSample], loss: LossSpec, totals: BatchTotals, *, backward: bool
     ) -> ForwardResult:
-        """Target logprobs and summed loss; with `backward`, adds the scaled gradients to those already there."""
+        """Target logprobs and summed loss; with `backward`, adds the scaled gradients to those already there.
+
+        Whole or not at all: when it fails, whatever the reason, the gradients are what they were before. Raises
+        `EngineError` for a batch that cannot be used and for a loss that is not finite.
+        """
+        with self._all_or_nothing():
+            return self._forward(samples, loss, totals, backward=backward)
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Gradients made inside are added to those from before, or forgotten if it fails."""
+        parameters = self.adapter.parameters()
+        before = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+        completed = False
+        try:
+            yield
+            completed = True
+        finally:
+            for parameter, old in zip(parameters, before, strict=True):
+                new = parameter.grad if completed else None
+                parameter.grad = new if old is None else old if new is None else old.add_(new)
+
+    def _forward(
+        self, samples: Sequence[TrainingSample], loss: LossSpec, totals: BatchTotals, *, backward: bool
+    ) -> ForwardResult:
         function, settings = token_loss(loss)
         for sample in samples:
-            _check_sample(sample, loss, self._weights.config.vocab_size)
+            _check_sample(sample, loss, self._model.vocab_size)
         scale = gradient_scale(loss, totals, self._normalisation)
         logprobs = [np.zeros(len(sample.tokens), dtype=np.float32) for sample in samples]
         loss_sum, token_count = 0.0, 0
@@ -79,7 +102,13 @@ class Trainer:
             for within, index in enumerate(indices):
                 mine = row == within
                 logprobs[index][position[mine]] = values[mine]
+        if not math.isfinite(loss_sum):
+            raise EngineError("loss_not_finite", f"The loss is {loss_sum}; lower the learning rate or check the data.")
         return ForwardResult(logprobs, loss_sum, token_count)
+
+    def drop_gradients(self) -> None:
+        """Forgets what was accumulated since the last step."""
+        self.optimizer.zero_grad(set_to_none=True)
 
     def _micro_batches(self, samples: Sequence[TrainingSample]) -> list[list[int]]:
         """Indices sorted by length and content, so that the order of arrival changes nothing, cut by padded size."""
@@ -105,7 +134,7 @@ class Trainer:
         loss: LossSpec,
         backward: bool,
     ) -> tuple[tuple[Tensor, Tensor, Tensor], float]:
-        device = self._weights.embedding.device
+        device = self._model.device
         flat = _flatten(batch, loss, device)
         tokens = torch.zeros((len(batch), max(len(sample.tokens) for sample in batch)), dtype=torch.long, device=device)
         for index, sample in enumerate(batch):
@@ -113,7 +142,7 @@ class Trainer:
         logprobs = torch.zeros(len(flat.targets), device=device)
         loss_sum = 0.0
         with torch.set_grad_enabled(backward and bool(flat.active.any())):
-            hidden = hidden_states(self._weights, self.adapter, tokens, self._rotary)[flat.sample, flat.position]
+            hidden = self._model.hidden(self.adapter, tokens)[flat.sample, flat.position]
             leaf = hidden.detach().requires_grad_(hidden.requires_grad)
             for part in self._logit_slices(flat.active):
                 loss_sum += self._slice_loss(leaf, part, flat, function, settings, scale, logprobs)
@@ -123,7 +152,7 @@ class Trainer:
 
     def _logit_slices(self, active: Tensor) -> list[Tensor]:
         """Index slices of bounded logits size; those with a gradient apart from those without."""
-        size = max(1, _LOGIT_ELEMENTS // self._weights.config.vocab_size)
+        size = max(1, _LOGIT_ELEMENTS // self._model.vocab_size)
         return [
             part
             for group in (active.nonzero()[:, 0], (~active).nonzero()[:, 0])
@@ -143,7 +172,7 @@ class Trainer:
     ) -> float:
         """Loss of the tokens in `part`; its gradient reaches `hidden` and the unembedding's adapter at once."""
         with torch.set_grad_enabled(hidden.requires_grad and bool(flat.active[part[0]])):
-            logits = apply_linear(hidden[part], self._weights.unembed, None, self.adapter, UNEMBED)
+            logits = self._model.logits(self.adapter, hidden[part])
             new = target_logprobs(logits, flat.targets[part])
             inputs = TokenInputs(new, flat.weights[part], flat.old_logprobs[part], flat.advantages[part])
             loss = function(inputs, settings).sum()
@@ -178,6 +207,12 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return {"grad_norm": norm, "learning_rate": adam.learning_rate, "skipped": 0.0}
+
+    def release(self) -> None:
+        """Frees gradients and moments at once; the optimizer itself is part of reference cycles."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.state.clear()
+        self.optimizer.param_groups.clear()
 
 
 def _check_sample(sample: TrainingSample, loss: LossSpec, vocab_size: int) -> None:

@@ -75,6 +75,9 @@ class FakeEngine:
 
         return self._do(work)
 
+    def drop_gradients(self, run_id: str) -> "Future[None]":
+        return self._do(lambda: self.calls.append(("drop_gradients", run_id)))
+
     def save(self, run_id: str, directory: Path, *, optimizer: bool) -> "Future[int]":
         def work() -> int:
             self._require(run_id)

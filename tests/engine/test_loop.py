@@ -138,7 +138,7 @@ def test_same_bits_in_any_order_of_arrival_with_and_without_prefix_reuse(start_e
     assert two_turns(engine, prompts, order) == expected
     # Other batch compositions (7 rows instead of 64), nothing remembered from before.
     assert two_turns(start_engine(max_batch_rows=7), prompts, order) == expected
-    engine._compute._prefixes.drop("")
+    engine._compute.sampler._prefixes.drop("")
     assert two_turns(engine, prompts, order[::-1]) == expected
 
 

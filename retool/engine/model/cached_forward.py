@@ -2,8 +2,8 @@
 
 Row invariance. A row's result must not depend on what else is in the batch. On the CPU with one thread, matrix
 products have that property from four rows on, so linear inputs are padded to a multiple of `ROW_MULTIPLE` rows and the
-queries of one attention product likewise. Then prefilling a token and decoding it give the same bits, and keys kept
-from an earlier request can replace computed ones. `tests/engine/test_loop.py` checks it on the machine at hand.
+queries of one attention product to one of `QUERY_MULTIPLE`. Then prefilling a token and decoding it give the same bits,
+and keys kept from an earlier request can replace computed ones. `tests/engine/test_loop.py` checks it on the machine at hand.
 """
 
 import math
@@ -18,10 +18,11 @@ from torch.nn import functional as F
 from retool.engine.model.config import ModelConfig
 from retool.engine.model.lora import Adapter, merge_all
 from retool.engine.model.rotary import rotary_tables, rotate
-from retool.engine.model.weights import ATTENTION_LINEARS, UNEMBED, BaseWeights, linear_name
+from retool.engine.model.weights import ATTENTION_LINEARS, UNEMBED, BaseWeights, LayerWeights, linear_name
 from retool.engine.types import EngineError
 
 ROW_MULTIPLE = 8
+QUERY_MULTIPLE = 4
 LENGTH_MULTIPLE = 64
 
 
@@ -45,8 +46,7 @@ class _Layer:
     down: Tensor
     input_norm: Tensor
     post_attention_norm: Tensor
-    q_norm: Tensor | None
-    k_norm: Tensor | None
+    qk_norm: Tensor | None
 
 
 class KeyValueCache:
@@ -126,10 +126,16 @@ class CachedModel:
                     down=fused("down_proj"),
                     input_norm=layer.input_norm.to(dtype),
                     post_attention_norm=layer.post_attention_norm.to(dtype),
-                    q_norm=None if layer.q_norm is None else layer.q_norm.to(dtype),
-                    k_norm=None if layer.k_norm is None else layer.k_norm.to(dtype),
+                    qk_norm=self._qk_norm(layer, dtype),
                 )
             )
+
+    def _qk_norm(self, layer: LayerWeights, dtype: torch.dtype) -> Tensor | None:
+        """The norms' weights of all query heads, then of all key heads."""
+        if layer.q_norm is None or layer.k_norm is None:
+            return None
+        heads = (layer.q_norm.expand(self.config.num_heads, -1), layer.k_norm.expand(self.config.num_kv_heads, -1))
+        return torch.cat(heads).to(dtype)
 
     @torch.inference_mode()
     def hidden(
@@ -146,9 +152,7 @@ class CachedModel:
         context = round_up(int((starts + torch.tensor(counts, device=tokens.device)).max()), LENGTH_MULTIPLE)
         context = min(context, cache.length)
         cos, sin = self._rotary[0][positions].unsqueeze(2), self._rotary[1][positions].unsqueeze(2)
-        forbidden = torch.arange(context, device=tokens.device) > positions[:, :, None]
-        bias = torch.zeros(forbidden.shape, dtype=self.dtype, device=tokens.device)
-        bias.masked_fill_(forbidden, float("-inf"))
+        bias = self._bias(positions, context)
         rows = torch.arange(first_row, first_row + batch, device=tokens.device)[:, None]
         flat = batch * width
         x = F.embedding(tokens.reshape(-1), self._embedding)
@@ -180,11 +184,10 @@ class CachedModel:
         config = self.config
         batch, width = positions.shape
         kv, repeats, dim = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
-        q, k, v = torch.split(qkv, [config.num_heads, kv, kv], dim=2)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q = F.rms_norm(q, (dim,), layer.q_norm, config.rms_norm_eps)
-            k = F.rms_norm(k, (dim,), layer.k_norm, config.rms_norm_eps)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        qk, v = torch.split(qkv, [config.num_heads + kv, kv], dim=2)
+        if layer.qk_norm is not None:
+            qk = F.rms_norm(qk, (dim,), None, config.rms_norm_eps) * layer.qk_norm
+        q, k = torch.split(rotate(qk, cos, sin), [config.num_heads, kv], dim=2)
         cache.keys[index][rows, :, positions] = k
         cache.values[index][rows, :, positions] = v
         first, context = int(rows[0, 0]), bias.shape[-1]
@@ -192,14 +195,21 @@ class CachedModel:
         values = cache.values[index, first : first + batch, :, :context]
         # One product per key head: its queries (repeats x width) are the rows, padded for row invariance.
         queries = repeats * width
-        q = q.view(batch, width, kv, repeats, dim).permute(0, 2, 3, 1, 4).reshape(batch, kv, queries, dim)
-        padding = round_up(queries, ROW_MULTIPLE) - queries
-        q = F.pad(q * dim**-0.5, (0, 0, 0, padding))
-        scores = torch.matmul(q, keys.transpose(2, 3))
-        scores[:, :, :queries] += bias.repeat(1, repeats, 1)[:, None]
+        q = q.reshape(batch, width, kv, repeats, dim).permute(0, 2, 3, 1, 4).reshape(batch, kv, queries, dim)
+        q = F.pad(q * dim**-0.5, (0, 0, 0, bias.shape[2] - queries))
+        scores = torch.matmul(q, keys.transpose(2, 3)).add_(bias)
         out = torch.matmul(torch.softmax(scores, dim=-1), values)[:, :, :queries]
         out = out.view(batch, kv, repeats, width, dim).permute(0, 3, 1, 2, 4)
         return out.reshape(batch, width, -1)
+
+    def _bias(self, positions: Tensor, context: int) -> Tensor:
+        """0 where a query may look and -inf where not: (batch, 1, padded queries of one key head, context)."""
+        repeats = self.config.num_heads // self.config.num_kv_heads
+        forbidden = torch.arange(context, device=positions.device) > positions[:, :, None]
+        bias = torch.zeros(forbidden.shape, dtype=self.dtype, device=positions.device)
+        bias = bias.masked_fill_(forbidden, float("-inf")).repeat(1, repeats, 1)
+        queries = bias.shape[1]
+        return F.pad(bias, (0, 0, 0, round_up(queries, QUERY_MULTIPLE) - queries))[:, None]
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:

@@ -5,13 +5,38 @@ SwiGLU. Qwen2 adds biases on q, k and v; Qwen3 normalises q and k per head.
 """
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from retool.engine.types import EngineError
 
+logger = logging.getLogger(__name__)
+
 SUPPORTED_MODEL_TYPES = ("llama", "qwen2", "qwen3")
+_LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+_UNKNOWN_LENGTH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
+    """What is known of a model of any architecture without loading it."""
+
+    vocab_size: int
+    max_position_embeddings: int
+    eos_token_ids: tuple[int, ...]
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> "ModelSizes":
+        """Reads `config.json`. Raises `EngineError` where it is missing or does not describe a language model."""
+        raw = _read_json(directory / "config.json")
+        text = {**raw, **(raw.get("text_config") or {})}
+        if not isinstance(text.get("vocab_size"), int):
+            raise EngineError("unsupported_model", f"{directory}/config.json names no vocab_size: no language model.")
+        lengths = (text.get(name) for name in _LENGTH_KEYS)
+        longest = next((length for length in lengths if isinstance(length, int) and length > 0), _UNKNOWN_LENGTH)
+        return cls(text["vocab_size"], longest, _eos_token_ids(directory, text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +70,9 @@ class ModelConfig:
             raise EngineError(
                 "unsupported_model",
                 f"The model in {directory} is of type '{model_type}'. "
-                f"The embedded engine runs {', '.join(SUPPORTED_MODEL_TYPES)}.",
+                f"The engine's own forward passes cover {', '.join(SUPPORTED_MODEL_TYPES)}.",
             )
+        _refuse_variants(raw, directory)
         if raw.get("hidden_act", "silu") != "silu":
             raise EngineError("unsupported_model", f"{directory}: activation {raw['hidden_act']!r}, expected 'silu'.")
         heads = int(raw["num_attention_heads"])
@@ -65,6 +91,28 @@ class ModelConfig:
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
             eos_token_ids=_eos_token_ids(directory, raw),
         )
+
+
+def own_config(directory: Path) -> ModelConfig | None:
+    """The configuration for the engine's own forward passes; `None` for a model that they do not cover."""
+    try:
+        return ModelConfig.from_directory(directory)
+    except EngineError as error:
+        if error.code != "unsupported_model":
+            raise
+        logger.warning("%s Sampling and training go through transformers: right, and slower.", error)
+        return None
+
+
+def _refuse_variants(raw: dict[str, Any], directory: Path) -> None:
+    """Refuses what a model of a covered type may have and the forward passes do not know."""
+    layers = set(raw.get("layer_types") or ()) - {"full_attention"}
+    variants = [name for name in ("use_sliding_window", "mlp_bias", "quantization_config") if raw.get(name)]
+    if raw.get("partial_rotary_factor", 1.0) not in (None, 1.0):
+        variants.append("partial_rotary_factor")
+    variants += sorted(layers)
+    if variants:
+        raise EngineError("unsupported_model", f"{directory}: {', '.join(variants)} is not covered.")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -60,20 +60,16 @@ def target_linears(spec: LoraSpec) -> tuple[str, ...]:
     return targets
 
 
-def new_adapter(weights: BaseWeights, spec: LoraSpec) -> Adapter:
-    """A fresh adapter, equal to the base model, initialised from `spec.seed` alone."""
+def new_adapter(shapes: Mapping[str, tuple[int, int]], spec: LoraSpec, device: torch.device) -> Adapter:
+    """A fresh adapter for matrices of these (out, in), equal to the base model, initialised from `spec.seed` alone."""
     generator = torch.Generator().manual_seed(spec.seed)
-    targets = target_linears(spec)
     pairs = {}
-    for name, weight in weights.named_linears():
-        if name.rsplit(".", 1)[-1] not in targets:
-            continue
-        out_features, in_features = weight.shape
+    for name, (out_features, in_features) in shapes.items():
         bound = 1.0 / math.sqrt(in_features)
         a = (torch.rand(spec.rank, in_features, generator=generator) * 2 - 1) * bound
         pairs[name] = LoraPair(
-            a.to(weight.device, torch.float32).requires_grad_(),
-            torch.zeros(out_features, spec.rank, device=weight.device, requires_grad=True),
+            a.to(device, torch.float32).requires_grad_(),
+            torch.zeros(out_features, spec.rank, device=device, requires_grad=True),
         )
     return Adapter(spec, pairs)
 

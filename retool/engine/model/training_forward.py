@@ -4,9 +4,37 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from retool.engine.model.lora import Adapter, apply_linear
-from retool.engine.model.rotary import rotate
-from retool.engine.model.weights import BaseWeights, LayerWeights, linear_name
+from retool.engine.model.lora import Adapter, apply_linear, target_linears
+from retool.engine.model.rotary import rotary_tables, rotate
+from retool.engine.model.weights import UNEMBED, BaseWeights, LayerWeights, linear_name
+from retool.engine.types import LoraSpec
+
+
+class FusedModel:
+    """The model whose forward passes are the engine's own, for training."""
+
+    def __init__(self, weights: BaseWeights, max_length: int) -> None:
+        self.weights = weights
+        self.device = weights.embedding.device
+        self.vocab_size = weights.config.vocab_size
+        self._rotary = rotary_tables(weights.config, max_length, device=self.device, dtype=weights.embedding.dtype)
+
+    def target_shapes(self, spec: LoraSpec) -> dict[str, tuple[int, int]]:
+        """(out, in) of every matrix that `spec` trains, by full name, in a fixed order."""
+        targets = target_linears(spec)
+        return {
+            name: (weight.shape[0], weight.shape[1])
+            for name, weight in self.weights.named_linears()
+            if name.rsplit(".", 1)[-1] in targets
+        }
+
+    def hidden(self, adapter: Adapter, tokens: Tensor) -> Tensor:
+        """Final-norm hidden states of right-padded tokens."""
+        return hidden_states(self.weights, adapter, tokens, self._rotary)
+
+    def logits(self, adapter: Adapter, hidden: Tensor) -> Tensor:
+        """(n, hidden) -> (n, vocab)."""
+        return apply_linear(hidden, self.weights.unembed, None, adapter, UNEMBED)
 
 
 def hidden_states(weights: BaseWeights, adapter: Adapter | None, tokens: Tensor, rotary: Tensor) -> Tensor:

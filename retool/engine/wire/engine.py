@@ -20,7 +20,8 @@ from retool.engine.types import (
 class Engine(Protocol):
     """One base model with its training runs and sampling adapters. Every method may be called from any thread.
 
-    Operations run in the order of submission. Futures fail with `EngineError` for requests that cannot be served.
+    Operations run in the order of submission. Futures fail with `EngineError` for requests that cannot be served; a
+    failed `forward` leaves the gradients as they were.
     """
 
     model_id: str
@@ -38,6 +39,8 @@ class Engine(Protocol):
     ) -> "Future[ForwardResult]": ...
 
     def optim_step(self, run_id: str, adam: AdamParams) -> "Future[dict[str, float]]": ...
+
+    def drop_gradients(self, run_id: str) -> "Future[None]": ...
 
     def save(self, run_id: str, directory: Path, *, optimizer: bool) -> "Future[int]": ...
 

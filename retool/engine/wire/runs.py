@@ -52,8 +52,8 @@ class Session:
 class TrainingRun:
     """One adapter in training.
 
-    `fault` says why the next optimizer step will not be made, if so; `corrupted`: because a batch failed midway, so
-    that the gradients hold part of it and no step will be made any more.
+    `fault` says why the next optimizer step will not be made, if so: a batch before it failed, so that what has been
+    accumulated is not what its client wants to step on.
     """
 
     id: str
@@ -66,7 +66,6 @@ class TrainingRun:
     queue: RunQueue
     status: Status = Status.CREATED
     fault: str | None = None
-    corrupted: bool = False
     created_at: datetime = field(default_factory=_now)
     updated_at: datetime = field(default_factory=_now)
     started_at: datetime | None = None

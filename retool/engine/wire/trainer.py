@@ -1,18 +1,16 @@
 """`EventExecutor`: carries out the events of training runs on the engine."""
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import numpy as np
-from pydantic import ValidationError
 
 from retool.engine.types import EngineError, ForwardResult
 from retool.engine.wire.adapters import AdapterPool
 from retool.engine.wire.checkpoints import CheckpointKind, CheckpointRegistry
 from retool.engine.wire.engine import Engine
-from retool.engine.wire.errors import ApiError
+from retool.engine.wire.errors import ApiError, as_api_error
 from retool.engine.wire.events import Outcome
 from retool.engine.wire.futures import settle
 from retool.engine.wire.protocol import EventEnvelope, EventType, Forward, InitRun, OptimizeStep, Save
@@ -82,8 +80,7 @@ class EventExecutor:
         try:
             return await self._compute(run, envelope, backward=True)
         except Exception as error:
-            run.fault = str(error)
-            run.corrupted = run.corrupted or not _refused_beforehand(error)
+            run.fault = as_api_error(error).message
             raise
 
     async def _compute(self, run: TrainingRun, envelope: EventEnvelope, *, backward: bool) -> Outcome:
@@ -99,14 +96,13 @@ class EventExecutor:
     async def _optimize_step(self, run: TrainingRun, envelope: EventEnvelope) -> Outcome:
         payload = OptimizeStep.model_validate(envelope.payload)
         if run.fault is not None:
-            fault = run.fault
-            if not run.corrupted:
-                run.fault = None
-            ending = " Continue from the last checkpoint." if run.corrupted else ""
+            fault, run.fault = run.fault, None
+            await settle(self._engine.drop_gradients(run.id))
             raise ApiError(
                 409,
                 "gradients_incomplete",
-                f"No step was made, since a forward_backward before it failed: {fault}{ending}",
+                "No step was made and its gradients were dropped, since a forward_backward before it failed: "
+                f"{fault} The weights are those of the step before.",
             )
         metrics = await settle(self._engine.optim_step(run.id, payload.adam()))
         return Outcome({"metrics": metrics})
@@ -146,18 +142,7 @@ class EventExecutor:
         return Outcome({"checkpoint": {"uri": uri, "model_id": self._engine.model_id, "size_bytes": size_bytes}})
 
 
-def _refused_beforehand(error: Exception) -> bool:
-    """Whether a batch was refused for what it holds, so that nothing of it entered the gradients."""
-    if isinstance(error, EngineError):
-        return error.code in ("invalid_batch", "invalid_loss")
-    return isinstance(error, ValidationError) or (isinstance(error, ApiError) and error.code != "loss_not_finite")
-
-
 def _forward_result(result: ForwardResult, *, auto_shift: bool) -> dict[str, object]:
-    if not math.isfinite(result.loss_sum):
-        raise ApiError(
-            400, "loss_not_finite", f"The loss is {result.loss_sum}; lower the learning rate or check the data."
-        )
     outputs = []
     for logprobs in result.logprobs:
         # Entry i belongs to label i; under auto_shift the engine computed it one position earlier.
