@@ -10,13 +10,13 @@ from fractions import Fraction
 from retool.reward.exact import decimals_of, exact_value, rounds_to
 from retool.reward.expression import Symbol, TooComplexError, UnreadableError
 from retool.reward.questions import Question, QuestionKind
+from retool.reward.regions import orient, region_of
 from retool.reward.structure import Answer, Kind, text_key
 from retool.reward.units import units_agree
 from retool.reward.verdict import VerdictReason as Reason
 
 CORRECT = frozenset((Reason.CORRECT_TEXT, Reason.CORRECT_NUMBER, Reason.CORRECT_SYMBOLIC))
 _FAILURES = frozenset((Reason.TIMEOUT, Reason.OUT_OF_MEMORY, Reason.WORKER_DIED))
-_FLIPPED = {">": "<", r"\ge": r"\le"}
 _SYMMETRIC = frozenset(("=", r"\ne"))
 _RATIO_SIGNS = frozenset(("=", "<", r"\le"))
 
@@ -34,6 +34,10 @@ def judge(gold: Answer, answer: Answer, oracle: Oracle | None) -> Reason | None:
         return Reason.WRONG_TEXT if gold.kind is Kind.TEXT else Reason.WRONG_KIND
     if any(leaf.too_complex for leaf in (*gold.leaves(), *answer.leaves())):
         return Reason.TOO_COMPLEX
+    if gold.kind is not answer.kind:
+        regions = region_of(gold), region_of(answer)
+        if regions[0] is not None and regions[1] is not None and regions != (gold, answer):
+            return _judge_regions(*regions, oracle)
     if gold.kind is Kind.VALUE and answer.kind is Kind.RELATION:
         return _judge_chain(gold, answer, oracle)
     if gold.kind is Kind.RELATION and gold.marks == ("=",) and answer.kind is Kind.VALUE and answer.name:
@@ -52,6 +56,12 @@ def judge(gold: Answer, answer: Answer, oracle: Oracle | None) -> Reason | None:
             return _judge_relations(gold, answer, oracle)
         case _:
             return _judge_ordered(gold, answer, oracle)
+
+
+def _judge_regions(gold: Answer, answer: Answer, oracle: Oracle | None) -> Reason | None:
+    if gold.name and answer.name and gold.name != answer.name:
+        return Reason.WRONG_SYMBOLIC
+    return judge(gold, answer, oracle)
 
 
 def _judge_values(gold: Answer, answer: Answer, oracle: Oracle | None) -> Reason | None:
@@ -147,8 +157,8 @@ def _judge_unordered(gold: tuple[Answer, ...], answer: tuple[Answer, ...], oracl
 
 
 def _judge_relations(gold: Answer, answer: Answer, oracle: Oracle | None) -> Reason | None:
-    gold_sides, gold_signs = _orient(gold)
-    sides, signs = _orient(answer)
+    gold_sides, gold_signs = orient(gold)
+    sides, signs = orient(answer)
     if gold_signs != signs:
         return Reason.WRONG_KIND
     reason = _all_of(judge(*pair, oracle) for pair in zip(gold_sides, sides, strict=True))
@@ -162,13 +172,6 @@ def _judge_relations(gold: Answer, answer: Answer, oracle: Oracle | None) -> Rea
         return reason
     gold_latex, latex = (tuple(part.latex for part in parts) for parts in (gold_sides, sides))
     return _ask(oracle, Question(QuestionKind.RELATION, gold_latex, latex, sign=signs[0]))
-
-
-def _orient(relation: Answer) -> tuple[tuple[Answer, ...], tuple[str, ...]]:
-    """Sides and signs with all of `>` and `>=` turned around."""
-    if all(sign in _FLIPPED for sign in relation.marks):
-        return relation.parts[::-1], tuple(_FLIPPED[sign] for sign in reversed(relation.marks))
-    return relation.parts, relation.marks
 
 
 def _all_of(reasons: Iterable[Reason | None]) -> Reason | None:

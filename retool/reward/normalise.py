@@ -11,11 +11,12 @@ from types import MappingProxyType
 from retool.reward.characters import to_latex
 
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
+_NOTHING = frozenset(("$$", "$$$$", r"\(\)", r"\[\]"))
 _SIZE_COMMANDS = re.compile(r"\\(?:m?left|m?right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*\.?(?=\s|\\|[()\[\]|/.<>]|$)")
 _STYLE_COMMANDS = re.compile(
-    r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|tt|sf|boxed|null|nobreak|left|right)(?![A-Za-z])"
+    r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|tt|sf|boxed|null|nobreak|left|right|tiny|small|large|Large|LARGE|huge|Huge)(?![A-Za-z])"
 )
-_PHANTOM = re.compile(r"\\(?:hspace|vspace|phantom|hphantom|vphantom|label|tag)\*?\s*\{[^{}]*\}")
+_PHANTOM = re.compile(r"\\(?:(?:text)?color|hspace|vspace|phantom|hphantom|vphantom|label|tag)\*?\s*\{[^{}]*\}")
 _FONTS = re.compile(r"\\(?:mathbf|mathit|mathsf|mathtt|boldsymbol|bm|mathord|mathnormal|ensuremath)(?![A-Za-z])\s*")
 _TEXT_COMMANDS = re.compile(
     r"\\(?:text(?:rm|bf|it|sf|tt|normal|up|md|sc)?|mathrm|mbox|hbox|fbox|textnormal|operatorname\*?|emph|underline)"
@@ -94,8 +95,11 @@ _CONSTANT = re.compile("[eid]")
 _NESTED_ROOT = re.compile(r"\\sqrt\s*\(")
 _PERCENT = re.compile(r"\\?%")
 _DEGREE = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))")
-_TRAILING = re.compile(r"(?:\\\\|\\[ ,;:!]|[\s.,;:]|\\$)+$")
+_TRAILING = re.compile(r"(?:\\\\|\\[ ,;:!]|[\s,;:]|(?<!\.)\.|\\$)+$")
 _LEADING = re.compile(r"^(?:\s|\\\\)+")
+_BRACKET = re.compile(r"\\.|[(){}]", re.DOTALL)
+_EMPTY_SET = re.compile(r"\\\{\s*\\\}")
+_BRACKETED_DIGITS = re.compile(r"(?<![\w)}\]])\((\d+)\)(?=\s*_)")
 _MAX_ROUNDS = 8
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 
@@ -116,9 +120,10 @@ def normalise(text: str) -> str:
     text = _WIDE_SPACE.sub(" ", text)
     text = _COMMAND.sub(lambda match: _SYNONYMS.get(match.group(), match.group()), text)
     text = _DEGREE.sub(r"^{\\circ}", text)
-    text = _normalise_plain(text)
+    text = _normalise_plain(_collapse_brackets(text))
     text = _strip_wrappers(text)
-    return _join_thousands(_strip_braces(text))
+    text = _EMPTY_SET.sub(r"\\emptyset ", _BRACKETED_DIGITS.sub(r"\1", text))
+    return _join_thousands(_strip_braces(text)).strip()
 
 
 def _normalise_plain(text: str) -> str:
@@ -160,6 +165,8 @@ def _brace_group(opening: re.Pattern[str], text: str) -> str:
 def _resolve_text(match: re.Match[str]) -> str:
     """What is no word is what it contains: `\\text{57}`, `\\mathrm{e}`, a choice that is the whole answer."""
     content = re.sub(r"(?:\s|\\[ ,;:!]|~)+", " ", match["content"])
+    if content.strip() in (r"\$", "$"):
+        return r"\$"
     inner = content.strip(" $")
     command = match.group().split("{", 1)[0].rstrip()
     whole = not match.string[: match.start()].strip(" $") and not match.string[match.end() :].strip(" $.")
@@ -182,6 +189,8 @@ def _resolve_text(match: re.Match[str]) -> str:
 def _strip_wrappers(text: str) -> str:
     """Takes math delimiters, markdown emphasis, and punctuation at the ends off."""
     for _ in range(_MAX_ROUNDS):
+        if text in _NOTHING:
+            return ""
         before = text
         text = _LEADING.sub("", _TRAILING.sub("", text))
         for opening, closing in _WRAPPERS:
@@ -197,6 +206,24 @@ def _strip_wrappers(text: str) -> str:
         if text == before:
             break
     return text
+
+
+def _collapse_brackets(text: str) -> str:
+    """Drops a pair of brackets that encloses nothing but another pair of the same kind: `((7))` becomes `(7)`."""
+    text = re.sub(r"(?<=[({])\s+(?=[({])|(?<=[)}])\s+(?=[)}])", "", text)
+    opened: list[int] = []
+    closing: dict[int, int] = {}
+    for match in _BRACKET.finditer(text):
+        token = match.group()
+        if token in "({":
+            opened.append(match.start())
+        elif token in ")}" and opened:
+            closing[opened.pop()] = match.start()
+    dropped: set[int] = set()
+    for begin, end in closing.items():
+        if text[begin] == text[begin + 1] and text[end] == text[end - 1] and closing.get(begin + 1) == end - 1:
+            dropped |= {begin + 1, end - 1}
+    return "".join(character for index, character in enumerate(text) if index not in dropped) if dropped else text
 
 
 def _strip_braces(text: str) -> str:

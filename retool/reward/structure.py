@@ -31,6 +31,9 @@ _RELATIONS = (
 )
 _RELATION = re.compile(rf"(?:{'|'.join(re.escape(name) for name in _RELATIONS)})(?![A-Za-z])|\\Rightarrow|[=<>:]")
 _NAME = re.compile(r"\\?[A-Za-z]+'*(?:_(?:\{[^{}]*\}|\w))?(?:\([A-Za-z\d, ]*\))?|\\text\{[^{}]*\}")
+_TUPLE_OF_NAMES = re.compile(r"\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)")
+_SET_BUILDER = re.compile(r"\s*[A-Za-z]\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R)\s*)?[|:](?P<condition>.+)", re.DOTALL)
+_OR = re.compile(r"or|或|或者", re.IGNORECASE)
 _OPENING = {"(": "(", "[": "[", r"\{": "{", r"\langle": "<", "{": ""}
 _CLOSING = {")": ")", "]": "]", r"\}": "}", r"\rangle": ">", "}": ""}
 _DELIMITER = re.compile(r"\\langle(?![A-Za-z])|\\rangle(?![A-Za-z])|\\begin|\\end|\\.|[()\[\]{}]")
@@ -71,7 +74,7 @@ class Answer:
     """An answer's tree. `text` is the canonical text without spaces; equal texts are equal answers.
 
     `parts`: the values of all kinds but `VALUE`, `TEXT` and `OTHER`; a matrix has one `BRACKETED` part a row.
-    `marks`: the brackets of `BRACKETED`, the signs of `RELATION`. `name`: `x` in `x = 5` and in `x \\in [1, 2]`.
+    `marks`: the brackets of `BRACKETED`, the signs of `RELATION`, "or" of alternatives. `name`: `x` in `x = 5` and in `x \\in [1, 2]`.
     `expression`: of a `VALUE`, without unit and percent sign; None if it cannot be read. `too_complex`: refused.
     """
 
@@ -221,7 +224,11 @@ def _read_list(text: str, key: str, depth: int) -> Answer | None:
         # "1, 2, and 3" has an empty piece where the comma meets the word.
         pieces = [piece for piece in pieces if piece.strip()]
     parts = _parts(pieces, depth)
-    return Answer(Kind.OTHER, key) if parts is None else Answer(Kind.COLLECTION, key, parts)
+    if parts is None:
+        return Answer(Kind.OTHER, key)
+    words = _WORD_SEPARATOR.findall(text)
+    alternatives = len(words) == len(parts) - 1 and all(_OR.search(word) for word in words)
+    return Answer(Kind.COLLECTION, key, parts, ("or",) if alternatives else ())
 
 
 def _read_relation(text: str, key: str, depth: int) -> Answer | None:
@@ -238,11 +245,20 @@ def _read_relation(text: str, key: str, depth: int) -> Answer | None:
     parts = _parts(sides, depth)
     if parts is None:
         return Answer(Kind.OTHER, key)
-    if len(parts) == 2 and signs[0] in ("=", r"\in") and _NAME.fullmatch(sides[0].strip()):
+    if len(parts) == 2 and signs[0] == "=" and is_name(sides[1]) and not is_name(sides[0]):
+        sides, parts = sides[::-1], parts[::-1]
+    if len(parts) == 2 and signs[0] in ("=", r"\in") and is_name(sides[0]):
         value = parts[1]
         if signs[0] == "=" or value.kind in (Kind.COLLECTION, Kind.BRACKETED, Kind.UNION):
             return replace(value, text=key, name=canonical_text(sides[0]))
     return Answer(Kind.RELATION, key, parts, tuple(signs))
+
+
+def is_name(text: str) -> bool:
+    """Whether the text names what is asked for: `x`, `f(x)`, `(x, y)` in alphabetical order."""
+    text = text.strip()
+    letters = re.findall("[A-Za-z]", text)
+    return bool(_NAME.fullmatch(text)) or (bool(_TUPLE_OF_NAMES.fullmatch(text)) and letters == sorted(letters))
 
 
 def _read_union(text: str, key: str, depth: int) -> Answer | None:
@@ -262,6 +278,11 @@ def _read_bracketed(text: str, key: str, depth: int) -> Answer | None:
     braced = opening.group() == r"\{" and closing.group() == r"\}"
     if len(pieces) == 1 and not braced:
         return None
+    builder = _SET_BUILDER.fullmatch(pieces[0]) if braced and len(pieces) == 1 else None
+    if builder is not None:
+        condition = read_answer(builder["condition"], depth + 1)
+        if condition.kind in (Kind.RELATION, Kind.COLLECTION):
+            return replace(condition, text=key)
     parts = _parts(pieces, depth)
     if parts is None:
         return Answer(Kind.OTHER, key)

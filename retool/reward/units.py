@@ -11,7 +11,11 @@ import re
 from dataclasses import dataclass
 from types import MappingProxyType
 
-_CURRENCY = re.compile(r"^(?P<sign>[-+]?)\s*(?:US|U\.S\.)?\s*(?P<currency>\\\$|\$|[€£¥₹])\s*(?P<rest>.+)$", re.DOTALL)
+_CURRENCY = re.compile(
+    r"^(?P<sign>[-+]?)\s*(?:US|U\.S\.)?\s*(?P<currency>\\\$|\$|[€£¥₹]|\\text\{\s*(?:Rs\.?|USD|EUR|GBP|CNY|RMB)\s*\})"
+    r"\s*(?P<rest>.+)$",
+    re.DOTALL,
+)
 _CURRENCY_SUFFIX = re.compile(r"\s*(?P<currency>\\\$|[€£¥₹])$")
 _PERCENT = re.compile(
     r"\s*(?:\\%|\\text\{\s*(?:percent|per cent|percentage|pct)\.?\s*\}|(?<=\s)percent)$", re.IGNORECASE
@@ -34,13 +38,24 @@ _CHINESE = re.compile(
 )
 # fmt: off
 _NO_UNIT_WORDS = frozenset((
-    "or", "and", "if", "when", "where", "otherwise", "else", "for", "to", "approx", "approximately", "about",
-    "mod", "is", "are", "at", "least", "most", "more", "less", "than", "from", "between", "base", "not", "no",
+    "or", "and", "nor", "but", "if", "when", "where", "otherwise", "else", "for", "to", "approx", "approximately", "about",
+    "mod", "modulo", "is", "are", "at", "least", "most", "more", "less", "than", "from", "between", "base", "not", "no",
     "none", "only", "any", "all", "some", "either", "neither", "with", "without", "such", "that", "as", "iff",
-    "unless", "until", "even", "odd", "true", "false", "yes", "undefined", "infinite", "impossible", "does",
-    "exist", "或", "和", "或者", "以及", "且", "与", "到", "至", "约",
+    "unless", "until", "except", "because", "even", "odd", "true", "false", "yes", "undefined", "infinite", "impossible",
+    "does", "exist", "maybe", "perhaps", "possibly", "probably", "likely", "roughly", "nearly", "almost", "around",
+    "above", "below", "over", "under", "max", "min", "maximum", "minimum", "up", "correct", "wrong", "positive", "negative",
+    "plus", "minus", "multiplied", "divided", "squared", "cubed", "factorial", "factorials", "root", "power", "pi",
+    "double", "triple", "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+    "twelve", "twenty", "thirty", "forty", "fifty", "hundred", "hundreds", "thousand", "thousands", "million", "millions",
+    "billion", "billions", "trillion", "trillions", "lakh", "crore", "dozen", "dozens", "score", "half", "halves",
+    "third", "thirds", "fourth", "fourths", "fifth", "fifths", "sixths", "sevenths", "eighth", "eighths", "ninths",
+    "tenth", "tenths", "hundredth", "hundredths", "thousandth", "thousandths", "millionth", "millionths", "percent", "mn", "bn",
 ))
+_ONE_LETTER_UNITS = frozenset("mMsSgGhHlLAVWJNKCFTdt")
 # fmt: on
+_NO_UNIT_CHINESE = re.compile(
+    "以上|以下|以内|以外|左右|上下|约|或|和|以及|且|与|到|至|不|非|没|万|亿|百|十|千(?![米克瓦])|半|除|乘|加|减|余|几|分之|如果|当"
+)
 _UNIT_CONTENT = re.compile(r"[^\W\d_]+|[\s/.·⋅()^\d-]")
 _MAX_UNIT_WORDS = 5
 _CANONICAL = MappingProxyType(
@@ -84,6 +99,7 @@ _CANONICAL = MappingProxyType(
         "分钟": "min",
     }
 )
+_CURRENCY_WORDS = MappingProxyType({"USD": "$", "EUR": "€", "GBP": "£", "CNY": "yuan", "RMB": "yuan"})
 _POWERS = MappingProxyType({"square": "2", "cubic": "3"})
 
 
@@ -125,7 +141,8 @@ def units_agree(first: str, second: str) -> bool:
 
 
 def _currency(sign: str) -> str:
-    return sign.removeprefix("\\")
+    word = re.sub(r"\\text|\W", "", sign)
+    return _CURRENCY_WORDS.get(word, word.lower()) if word else sign.removeprefix("\\")
 
 
 def _words(unit: str) -> list[str]:
@@ -138,6 +155,8 @@ def _is_unit(unit: str) -> bool:
     return (
         0 < len(words) <= _MAX_UNIT_WORDS
         and not any(word.lower() in _NO_UNIT_WORDS for word in words)
+        and all(len(word) > 1 or word in _ONE_LETTER_UNITS or not word.isascii() for word in words)
+        and not _NO_UNIT_CHINESE.search("".join(words))
         and not _UNIT_CONTENT.sub("", contents).strip("°$%")
     )
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from retool.reward.questions import Question, QuestionKind
 
 REPOSITORY = Path(__file__).parents[2]
 ANSWERS = [json.loads(line) for line in Path(__file__).with_name("answers.jsonl").read_text().splitlines()]
-SHARED_CASES = REPOSITORY.parent / "shared" / "cases" / "reward_cases.jsonl"
 WRONG = {VerdictReason.WRONG_SYMBOLIC}
 SYMBOLIC = (r"\boxed{\frac{1}{\sqrt2}}", r"\frac{\sqrt2}{2}")
 
@@ -101,33 +99,6 @@ def test_golds_beyond_the_grammar_go_to_math_verify(scorer):
     assert scorer.check_gold(gold) is None
     assert scorer.score(r"\boxed{\mathbb{R} \setminus \{1.0\}}", gold).reason is VerdictReason.CORRECT_SYMBOLIC
     assert scorer.score(r"\boxed{\mathbb{R} \setminus \{2\}}", gold).reason is VerdictReason.WRONG_SYMBOLIC
-
-
-def shared_cases():
-    if not SHARED_CASES.exists():
-        pytest.skip("the labelled cases are not here")
-    return [json.loads(line) for line in SHARED_CASES.read_text().splitlines()]
-
-
-def misjudged(cases, verdicts):
-    expected = [(case["expected_correct"], case["expected_format"]) for case in cases]
-    found = [(verdict.correct, verdict.valid_format) for verdict in verdicts]
-    return [case["id"] for case, want, have in zip(cases, expected, found, strict=True) if want != have]
-
-
-def test_labelled_cases_in_this_thread_and_in_others(scorer):
-    cases = shared_cases()
-    assert not misjudged(cases, [scorer.score(case["prediction_text"], case["gold"]) for case in cases])
-    with Scorer(workers=2) as fresh, ThreadPoolExecutor(4) as threads:
-        verdicts = threads.map(lambda case: fresh.score(case["prediction_text"], case["gold"]), cases)
-        assert not misjudged(cases, list(verdicts))
-
-
-async def test_labelled_cases_through_asyncio():
-    cases = shared_cases()
-    with Scorer() as fresh:
-        verdicts = await asyncio.gather(*[fresh.ascore(case["prediction_text"], case["gold"]) for case in cases])
-    assert not misjudged(cases, verdicts)
 
 
 async def test_the_event_loop_runs_on_while_a_worker_is_busy():
