@@ -35,9 +35,9 @@ def judge(gold: Answer, answer: Answer, oracle: Oracle | None) -> Reason | None:
     if any(leaf.too_complex for leaf in (*gold.leaves(), *answer.leaves())):
         return Reason.TOO_COMPLEX
     if gold.kind is not answer.kind:
-        regions = region_of(gold), region_of(answer)
-        if regions[0] is not None and regions[1] is not None and regions != (gold, answer):
-            return _judge_regions(*regions, oracle)
+        wanted, given = region_of(gold), region_of(answer)
+        if wanted is not None and given is not None and (wanted, given) != (gold, answer):
+            return _judge_regions(wanted, given, oracle)
     if gold.kind is Kind.VALUE and answer.kind is Kind.RELATION:
         return _judge_chain(gold, answer, oracle)
     if gold.kind is Kind.RELATION and gold.marks == ("=",) and answer.kind is Kind.VALUE and answer.name:

@@ -74,7 +74,8 @@ class Answer:
     """An answer's tree. `text` is the canonical text without spaces; equal texts are equal answers.
 
     `parts`: the values of all kinds but `VALUE`, `TEXT` and `OTHER`; a matrix has one `BRACKETED` part a row.
-    `marks`: the brackets of `BRACKETED`, the signs of `RELATION`, "or" of alternatives. `name`: `x` in `x = 5` and in `x \\in [1, 2]`.
+    `marks`: the brackets of `BRACKETED`, the signs of `RELATION`, "or" of alternatives. `name`: `x` in `x = 5` and in
+    `x \\in [1, 2]`.
     `expression`: of a `VALUE`, without unit and percent sign; None if it cannot be read. `too_complex`: refused.
     """
 

@@ -38,18 +38,20 @@ _CHINESE = re.compile(
 )
 # fmt: off
 _NO_UNIT_WORDS = frozenset((
-    "or", "and", "nor", "but", "if", "when", "where", "otherwise", "else", "for", "to", "approx", "approximately", "about",
-    "mod", "modulo", "is", "are", "at", "least", "most", "more", "less", "than", "from", "between", "base", "not", "no",
-    "none", "only", "any", "all", "some", "either", "neither", "with", "without", "such", "that", "as", "iff",
-    "unless", "until", "except", "because", "even", "odd", "true", "false", "yes", "undefined", "infinite", "impossible",
-    "does", "exist", "maybe", "perhaps", "possibly", "probably", "likely", "roughly", "nearly", "almost", "around",
-    "above", "below", "over", "under", "max", "min", "maximum", "minimum", "up", "correct", "wrong", "positive", "negative",
-    "plus", "minus", "multiplied", "divided", "squared", "cubed", "factorial", "factorials", "root", "power", "pi",
-    "double", "triple", "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
-    "twelve", "twenty", "thirty", "forty", "fifty", "hundred", "hundreds", "thousand", "thousands", "million", "millions",
-    "billion", "billions", "trillion", "trillions", "lakh", "crore", "dozen", "dozens", "score", "half", "halves",
-    "third", "thirds", "fourth", "fourths", "fifth", "fifths", "sixths", "sevenths", "eighth", "eighths", "ninths",
-    "tenth", "tenths", "hundredth", "hundredths", "thousandth", "thousandths", "millionth", "millionths", "percent", "mn", "bn",
+    "or", "and", "nor", "but", "if", "when", "where", "otherwise", "else", "for", "to", "approx",
+    "approximately", "about", "mod", "modulo", "is", "are", "at", "least", "most", "more", "less", "than",
+    "from", "between", "base", "not", "no", "none", "only", "any", "all", "some", "either", "neither", "with",
+    "without", "such", "that", "as", "iff", "unless", "until", "except", "because", "even", "odd", "true",
+    "false", "yes", "undefined", "infinite", "impossible", "does", "exist", "maybe", "perhaps", "possibly",
+    "probably", "likely", "roughly", "nearly", "almost", "around", "above", "below", "over", "under", "max",
+    "min", "maximum", "minimum", "up", "correct", "wrong", "positive", "negative", "plus", "minus",
+    "multiplied", "divided", "squared", "cubed", "factorial", "factorials", "root", "power", "pi", "double",
+    "triple", "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+    "twelve", "twenty", "thirty", "forty", "fifty", "hundred", "hundreds", "thousand", "thousands", "million",
+    "millions", "billion", "billions", "trillion", "trillions", "lakh", "crore", "dozen", "dozens", "score",
+    "half", "halves", "third", "thirds", "fourth", "fourths", "fifth", "fifths", "sixths", "sevenths", "eighth",
+    "eighths", "ninths", "tenth", "tenths", "hundredth", "hundredths", "thousandth", "thousandths", "millionth",
+    "millionths", "percent", "mn", "bn",
 ))
 _ONE_LETTER_UNITS = frozenset("mMsSgGhHlLAVWJNKCFTdt")
 # fmt: on

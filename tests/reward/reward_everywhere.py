@@ -1,7 +1,8 @@
 """Scores all labelled cases in this process; prints one line a verdict. Run by `test_everywhere`."""
 
-from retool.reward import Scorer
 from reward_cases import given_cases, own_cases
+
+from retool.reward import Scorer
 
 
 def lines() -> list[str]:

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-from retool.reward import Scorer
 from reward_cases import given_cases, misjudged, own_cases
 from reward_everywhere import lines, send_lines
+
+from retool.reward import Scorer
 
 REPOSITORY = Path(__file__).parents[2]
 CASES = own_cases() + given_cases()
