@@ -10,11 +10,8 @@ Standard library only; it runs inside the sandbox's interpreter, below `retool.s
 import ctypes
 import os
 import resource
-import sys
-from io import TextIOWrapper
-from types import FrameType, ModuleType, TracebackType
 
-from retool.sandbox import autoprint
+from retool.sandbox import program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,11 +20,6 @@ if TYPE_CHECKING:
     from retool.sandbox.local.supervisor import Settings
 else:
     import _signal as signal
-
-EXIT_AT_LIMIT = 152
-"""Exit code of a child that was asked to end at a limit and could still write out what it had printed."""
-FILENAME = "program.py"
-"""The name of the model's code in tracebacks."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -47,15 +39,10 @@ def run(source: bytes, settings: "Settings") -> None:
     """Executes `source` under `settings`. Returns at its end; raises what it raises, for the interpreter to handle."""
     _detach(settings)
     _limit(settings)
-    sys.set_int_max_str_digits(0)
-    _prepare_streams()
-    text = source.decode("utf-8", "surrogatepass")
-    code = autoprint.unwrap(text)
-    sys.excepthook = _show_exception
-    sys.displayhook = autoprint.display
-    main = _fresh_main(code)
-    for part in autoprint.compile_program(code, filename=FILENAME, auto_print=settings.auto_print):
-        exec(part, main.__dict__)
+    program.prepare_streams()
+    parts, namespace = program.start(source, auto_print=settings.auto_print)
+    for part in parts:
+        exec(part, namespace)
 
 
 def _detach(settings: "Settings") -> None:
@@ -89,70 +76,3 @@ def _limit(settings: "Settings") -> None:
         if ceiling != resource.RLIM_INFINITY:
             soft, hard = min(soft, ceiling), min(hard, ceiling)
         resource.setrlimit(kind, (soft, hard))
-
-
-def _prepare_streams() -> None:
-    """Output in UTF-8 that cannot fail, written line by line, and also at a limit while Python code is running."""
-    streams = [sys.stdout, sys.stderr]
-    for stream in streams:
-        assert isinstance(stream, TextIOWrapper)
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-
-    def end_at_limit(signum: int, frame: FrameType | None) -> None:
-        try:
-            for stream in streams:
-                stream.flush()
-        finally:
-            os._exit(EXIT_AT_LIMIT)
-
-    signal.signal(signal.SIGXCPU, end_at_limit)
-
-
-class _Source:
-    """A module loader that knows the source, for tracebacks and `inspect`, without an import of `linecache`."""
-
-    def __init__(self, code: str) -> None:
-        self._code = code
-
-    def get_source(self, name: str) -> str:
-        return self._code
-
-
-def _fresh_main(code: str) -> ModuleType:
-    """An empty `__main__`, and no trace of the sandbox's own modules."""
-    for name in [name for name in sys.modules if name == "retool" or name.startswith("retool.")]:
-        del sys.modules[name]
-    sys.argv[:] = [""]
-    main = sys.modules["__main__"] = ModuleType("__main__")
-    main.__dict__["__loader__"] = _Source(code)
-    return main
-
-
-def _show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Writes the traceback with the code's own frames alone, straight to the descriptor: the streams may be broken."""
-    try:
-        shown = _render(error)
-    except (MemoryError, RecursionError):
-        shown = f"{kind.__name__}\n"
-    data = shown.encode("utf-8", "backslashreplace")
-    while data:
-        try:
-            data = data[os.write(2, data) :]
-        except OSError:
-            return
-
-
-def _render(error: BaseException) -> str:
-    import linecache
-    import traceback
-
-    # A program that does not compile has no frame whose module could be asked for the source.
-    linecache.lazycache(FILENAME, sys.modules["__main__"].__dict__)
-    rendered = traceback.TracebackException.from_exception(error, compact=True)
-    waiting = [rendered]
-    while waiting:
-        part = waiting.pop()
-        part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if frame.filename == FILENAME])
-        waiting.extend(link for link in (part.__cause__, part.__context__) if link is not None)
-        waiting.extend(getattr(part, "exceptions", None) or ())
-    return "".join(rendered.format())

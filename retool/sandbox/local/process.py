@@ -17,6 +17,7 @@ from typing import Self
 import retool
 from retool.errors import InfrastructureError
 from retool.sandbox.base import ExecutionResult, ExecutionStatus
+from retool.sandbox.bootstrap import BOOTSTRAP
 from retool.sandbox.config import SandboxConfig, check_time_limit
 from retool.sandbox.local.call import CallRecord, ProcessCall
 from retool.sandbox.metrics import SandboxMetrics
@@ -35,16 +36,7 @@ EXPOSES = (
     "totals: several processes of one call can each use the full memory limit, and files fill the disk",
 )
 
-_BOOTSTRAP = """\
-import sys
-from types import ModuleType
-root = sys.argv[1]
-for name in ("retool", "retool.sandbox", "retool.sandbox.local"):
-    module = sys.modules[name] = ModuleType(name)
-    module.__path__ = [root + name.removeprefix("retool").replace(".", "/")]
-from retool.sandbox.local import supervisor
-supervisor.main(sys.argv[2:])
-"""
+_SUPERVISOR = "retool.sandbox.local.supervisor"
 _RETRY_DELAYS_S = (0.05, 0.25, 1.0)
 _SPARE_PROCESSES = 512
 _MEMORY_ERROR = re.compile(r"^(?:[\w.]+\.)?\w*MemoryError(?::.*)?\Z", re.MULTILINE)
@@ -180,7 +172,7 @@ class ProcessSandbox:
         arguments = [f"{name}={value}" for name, value in settings.items()]
         root = str(Path(retool.__file__).parent)
         flags = ["-s"] if write_bytecode else ["-s", "-B"]
-        return [config.interpreter, *flags, "-c", _BOOTSTRAP, root, *arguments, "report={report}"]
+        return [config.interpreter, *flags, "-c", BOOTSTRAP, root, _SUPERVISOR, *arguments, "report={report}"]
 
     def _result(self, record: CallRecord, cpu: float, wall: float) -> ExecutionResult:
         status, returncode, limit = self._classify(record, cpu, wall)

@@ -16,6 +16,7 @@ import resource
 import sys
 import time
 
+from retool.sandbox import program
 from retool.sandbox.local import guest, proctree
 
 TYPE_CHECKING = False
@@ -122,7 +123,7 @@ def _watch(child: int, settings: Settings, started: float) -> _Ending:
 def _classify_exit(status: int, settings: Settings) -> _Ending:
     """The kernel's own CPU limit may end the child before this process looks at the clock."""
     exit_code = os.waitstatus_to_exitcode(status)
-    ended_by_limit = exit_code in (-signal.SIGXCPU, -signal.SIGKILL, guest.EXIT_AT_LIMIT)
+    ended_by_limit = exit_code in (-signal.SIGXCPU, -signal.SIGKILL, program.EXIT_AT_LIMIT)
     if ended_by_limit and _cpu_used()[0] >= settings.cpu:
         return _Ending("cpu", status)
     return _Ending("exit", status)
