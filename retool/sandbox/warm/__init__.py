@@ -1,5 +1,5 @@
-"""Warm, isolated interpreters on this machine: fork servers behind namespaces, Landlock and seccomp.
+"""Groundwork of warm, isolated interpreters on this machine; no tier uses it yet.
 
-In the trainer: `pool` (the sandbox), `client` (one fork server), `call` (one execution). In processes of their own, on the
-standard library alone: `launcher`, `zygote` and `child`, with `kernel`, `rootfs`, `landlock`, `seccomp` and `preload`.
+All of it runs in processes of their own, on the standard library alone: `launcher`, with `kernel` (system calls),
+`rootfs` (a root of its own), `cgroup`, `landlock`, `seccomp` and `settings`.
 """

@@ -2,7 +2,6 @@
 
 `create`: a cgroup below this process's own, of version 1 or 2.
 """
-# ruff: noqa: PTH (no pathlib in the guest)
 
 import contextlib
 import os

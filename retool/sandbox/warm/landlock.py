@@ -71,7 +71,7 @@ def restrict(version: int, rules: Iterable[tuple[str, int]], writable: Iterable[
             parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
-        if not os.path.isdir(path):  # noqa: PTH112 (no pathlib in the guest)
+        if not os.path.isdir(path):
             access &= _FOR_FILES
         rule = _PathRule(access & handled, parent)
         kernel.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(rule), 0)

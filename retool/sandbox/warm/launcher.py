@@ -1,9 +1,8 @@
 """Starts a fork server in isolation: namespaces, a root of its own, then the interpreter again, inside.
 
-It runs with an empty environment, as a process of its own, and stays as the fork server's parent: when the trainer ends,
-however that happens, it ends the fork server and removes its cgroup.
+It runs with an empty environment, as a process of its own, and stays as the fork server's parent: when the trainer
+ends, however that happens, it ends the fork server and removes its cgroup.
 """
-# ruff: noqa: PTH (no pathlib in the guest)
 
 import os
 import signal
@@ -84,9 +83,7 @@ def _become_server(
     )
 
 
-def _change_root(
-    given: Settings, root: str, uid: int
-) -> tuple[rootfs.Inside, str, tuple[tuple[str, int], ...]]:
+def _change_root(given: Settings, root: str, uid: int) -> tuple[rootfs.Inside, str, tuple[tuple[str, int], ...]]:
     """The interpreter's new place, the guest modules', and what Landlock is to allow."""
     interpreter = rootfs.Interpreter.this()
     if given.isolation == settings.LANDLOCK:

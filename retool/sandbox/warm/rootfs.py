@@ -3,7 +3,6 @@
 `build`: makes it the root of this process's mount namespace. `Interpreter`: which files of which interpreter.
 There is no `/proc`, no `/sys`, no home directory. The scratch directory of each call is mounted over `SCRATCH`.
 """
-# ruff: noqa: PTH (no pathlib in the guest)
 
 import errno
 import os
