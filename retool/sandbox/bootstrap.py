@@ -9,4 +9,4 @@ for name in ("retool", "retool.sandbox", "retool.sandbox.local", "retool.sandbox
     module.__path__ = [root + name.removeprefix("retool").replace(".", "/")]
 __import__(entry, fromlist=["main"]).main(sys.argv[3:])
 """
-"""For `python -c`. Arguments: the directory of the package `retool`, a module of it, and the arguments of its `main`."""
+"""For `python -c`. Arguments: the directory of the package `retool`, a module of it, those of its `main`."""
