@@ -39,8 +39,11 @@ async def _soak(steps: int, folder: Path) -> list[dict[str, object]]:
     process = await EngineProcess.start(engine={"base_model": "tiny"}, engine_dir=engine_dir, names=["tiny"])
     rows: list[dict[str, object]] = []
     try:
+        url = f"http://127.0.0.1:{process.ready['port']}"
         trio.configure_observability(enabled=False)
-        trio.configure(home=str(folder / "home"), base_url=process.base_url, api_key=process.api_key, log_level="ERROR")
+        trio.configure(
+            home=str(folder / "home"), base_url=url, api_key=str(process.ready["api_key"]), log_level="ERROR"
+        )
         service = trio.ServiceClient()
         training = service.create_lora_training_client("tiny", rank=32, seed=1)
         for step in range(steps + 1):

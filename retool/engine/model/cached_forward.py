@@ -3,8 +3,8 @@
 Row invariance. A row's result must not depend on what else is in the batch. On the CPU with one thread, matrix
 products have that property from four rows on, so linear inputs are padded to a multiple of `ROW_MULTIPLE` rows and the
 queries of one attention product to one of `QUERY_MULTIPLE`. Then prefilling a token and decoding it give the same bits,
-and keys kept from an earlier request can replace computed ones. `tests/engine/test_loop.py` checks it on the machine at
-hand.
+and keys kept from an earlier request can replace computed ones. `tests/engine/test_loop.py` checks it on the machine
+at hand.
 """
 
 import math
