@@ -50,6 +50,10 @@ class WarmSandbox:
         self._servers: dict[bool, ForkServer] = {}
         self._restarting = asyncio.Lock()
         self._closed = False
+        self.process_limit = config.processes
+        """How many processes and threads a call may have. Without namespaces, all that the user has count."""
+        if TIERS[tier] == settings.LANDLOCK:
+            self.process_limit += count_own_threads() + _SPARE_PROCESSES
 
     async def __aenter__(self) -> Self:
         if TIERS[self.tier] == settings.LANDLOCK:
@@ -192,9 +196,6 @@ class WarmSandbox:
     def _server(self, heavy: bool) -> ForkServer:
         config, isolation = self._config, TIERS[self.tier]
         memory = config.memory_mb << 20
-        processes = config.processes
-        if isolation == settings.LANDLOCK:
-            processes += count_own_threads() + _SPARE_PROCESSES
         directory = ""
         if isolation == settings.LANDLOCK:
             directory = str(self._directory / ("heavy" if heavy else "light"))
@@ -207,7 +208,7 @@ class WarmSandbox:
             total_memory=config.concurrency * memory + _SPARE_MEMORY,
             scratch=config.scratch_mb << 20,
             scratch_inodes=config.scratch_inodes,
-            processes=processes,
+            processes=self.process_limit,
             open_files=config.open_files,
             idle=config.idle_children,
             auto_print=config.auto_print,

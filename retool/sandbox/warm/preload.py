@@ -8,6 +8,7 @@ import contextlib
 import gc
 import importlib
 import os
+import site
 
 from retool.sandbox.warm import kernel
 
@@ -62,6 +63,10 @@ def warm_up(modules: tuple[str, ...], *, run_programs: bool, procfs: int) -> lis
     """Imports the standard modules and `modules`, runs the programs for them, and returns which could be imported."""
     for name in STANDARD:
         importlib.import_module(name)
+    # `exit`, `quit`, `help`: what programs expect among the built-in names.
+    site.setquit()
+    site.setcopyright()
+    site.sethelper()
     found = []
     for name in modules:
         # A package that the interpreter lacks is the model's to find out.

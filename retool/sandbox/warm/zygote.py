@@ -256,6 +256,8 @@ def main(arguments: list[str]) -> None:
     else:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     sys.path += place.import_path
+    # The first entry stands for the directory of the program: the scratch directory of each call.
+    sys.path[0] = ""
     found = preload.warm_up(given.preload, run_programs=given.warm_up, procfs=place.procfs)
     server = Server(given, place)
     try:
