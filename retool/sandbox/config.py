@@ -15,6 +15,10 @@ class Backend(StrEnum):
 
     AUTO = "auto"
     """The best isolation that this machine offers."""
+    NAMESPACE = "namespace"
+    """Warm interpreters in namespaces of their own, made by root or within a user namespace."""
+    LANDLOCK = "landlock"
+    """Warm interpreters behind Landlock and seccomp, without namespaces."""
     PROCESS = "process"
     """A fresh interpreter a call with resource limits and an empty environment. Not an isolation."""
 
@@ -30,7 +34,7 @@ class SandboxConfig:
     warn that the backend is no isolation. `python`: the interpreter for model code, None means this one.
     """
 
-    backend: str = Backend.PROCESS
+    backend: str = Backend.AUTO
     workers: int | None = None
     cpu_time_s: float = 10.0
     wall_time_s: float = 30.0
@@ -41,6 +45,10 @@ class SandboxConfig:
     auto_print: bool = True
     allow_unsafe: bool = False
     python: str | None = None
+    scratch_inodes: int = 4096
+    processes: int = 32
+    open_files: int = 128
+    idle_children: int = 6
 
     def __post_init__(self) -> None:
         if self.backend not in list(Backend):

@@ -11,7 +11,8 @@ _KEPT_LATENCIES = 10_000
 class SandboxMetrics:
     """Collects one entry a call. Bounded: of more than 10,000 calls, the latest count for the percentiles."""
 
-    def __init__(self) -> None:
+    def __init__(self, tier: str = "") -> None:
+        self._tier = tier
         self._outcomes: Counter[ExecutionStatus] = Counter()
         self._latencies: deque[float] = deque(maxlen=_KEPT_LATENCIES)
         self._queued: deque[float] = deque(maxlen=_KEPT_LATENCIES)

@@ -5,7 +5,6 @@
 
 import asyncio
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -20,8 +19,9 @@ from retool.sandbox.base import ExecutionResult, ExecutionStatus
 from retool.sandbox.bootstrap import BOOTSTRAP
 from retool.sandbox.config import SandboxConfig, check_time_limit
 from retool.sandbox.local.call import CallRecord, ProcessCall
+from retool.sandbox.local.proctree import count_own_threads
 from retool.sandbox.metrics import SandboxMetrics
-from retool.sandbox.render import render_text
+from retool.sandbox.outcome import classify_exit, infrastructure, make_result
 
 PROTECTS = (
     "credentials in the environment: model code starts with an empty one",
@@ -39,7 +39,6 @@ EXPOSES = (
 _SUPERVISOR = "retool.sandbox.local.supervisor"
 _RETRY_DELAYS_S = (0.05, 0.25, 1.0)
 _SPARE_PROCESSES = 512
-_MEMORY_ERROR = re.compile(r"^(?:[\w.]+\.)?\w*MemoryError(?::.*)?\Z", re.MULTILINE)
 
 
 class ProcessSandbox:
@@ -55,14 +54,14 @@ class ProcessSandbox:
     def __init__(self, config: SandboxConfig) -> None:
         self._config = config
         self._slots = asyncio.Semaphore(config.concurrency)
-        self._metrics = SandboxMetrics()
+        self._metrics = SandboxMetrics(self.tier)
         self._calls: set[ProcessCall] = set()
         self._names = count()
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._directory = Path()
-        self._process_limit = 0 if os.geteuid() == 0 else _count_own_threads() + _SPARE_PROCESSES
+        self._process_limit = 0 if os.geteuid() == 0 else count_own_threads() + _SPARE_PROCESSES
 
     async def __aenter__(self) -> Self:
         self._directory = Path(tempfile.mkdtemp(prefix="retool-sandbox-"))
@@ -119,7 +118,7 @@ class ProcessSandbox:
         problem = ""
         for delay in (*_RETRY_DELAYS_S, None):
             if self._closed:
-                return _infrastructure("the sandbox is closed")
+                return infrastructure("the sandbox is closed")
             try:
                 record = await self._run_once(command, source, wall)
             except OSError as error:
@@ -130,7 +129,7 @@ class ProcessSandbox:
                 problem = record.stderr.strip() or f"the interpreter ended with exit code {record.supervisor_code}"
             if delay is not None:
                 await asyncio.sleep(delay)
-        return _infrastructure(problem)
+        return infrastructure(problem)
 
     async def _run_once(self, command: list[str], source: bytes, wall: float) -> CallRecord:
         scratch = self._directory / f"call-{next(self._names)}"
@@ -177,15 +176,15 @@ class ProcessSandbox:
     def _result(self, record: CallRecord, cpu: float, wall: float) -> ExecutionResult:
         status, returncode, limit = self._classify(record, cpu, wall)
         if status is ExecutionStatus.INFRASTRUCTURE:
-            return _infrastructure("the sandbox was closed during the call")
-        return ExecutionResult(
-            status=status,
+            return infrastructure("the sandbox was closed during the call")
+        return make_result(
+            status,
             stdout=record.stdout,
             stderr=record.stderr,
             returncode=returncode,
             cpu_seconds=record.cpu_seconds,
             wall_seconds=record.wall_seconds,
-            text=render_text(status, stdout=record.stdout, stderr=record.stderr, returncode=returncode, limit=limit),
+            limit=limit,
         )
 
     def _classify(self, record: CallRecord, cpu: float, wall: float) -> tuple[ExecutionStatus, int | None, str]:
@@ -201,22 +200,7 @@ class ProcessSandbox:
         if record.kind != "exit" or record.wait_status is None:
             # Nothing but the code itself ends or stops its supervisor.
             return ExecutionStatus.KILLED, record.supervisor_code, ""
-        code = os.waitstatus_to_exitcode(record.wait_status)
-        if code == 0:
-            return ExecutionStatus.OK, code, ""
-        if code < 0:
-            return ExecutionStatus.KILLED, code, ""
-        if _MEMORY_ERROR.search(record.stderr.rstrip("\n").rsplit("\n", 1)[-1]):
-            return ExecutionStatus.OUT_OF_MEMORY, code, f"{self._config.memory_mb} MB"
-        return ExecutionStatus.ERROR, code, ""
-
-
-def _infrastructure(problem: str) -> ExecutionResult:
-    status = ExecutionStatus.INFRASTRUCTURE
-    text = render_text(status, stdout="", stderr="")
-    return ExecutionResult(
-        status=status, stdout="", stderr=problem, returncode=None, cpu_seconds=0.0, wall_seconds=0.0, text=text
-    )
+        return classify_exit(record.wait_status, record.stderr, memory_mb=self._config.memory_mb)
 
 
 def _environment(scratch: Path) -> dict[str, str]:
@@ -232,18 +216,3 @@ def _environment(scratch: Path) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
     }
-
-
-def _count_own_threads() -> int:
-    """Threads of this user on the machine: the kernel counts them all against the process limit."""
-    total = 0
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if entry.stat().st_uid == os.getuid():
-                total += sum(1 for _ in (entry / "task").iterdir())
-        except OSError:
-            # The process ended while it was looked at.
-            continue
-    return total

@@ -59,6 +59,20 @@ def descendants(pid: int) -> list[Task]:
     return found
 
 
+def count_own_threads() -> int:
+    """Threads of this user on the machine: the kernel counts them all against a process limit."""
+    total = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == os.getuid():
+                    total += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:
+                # The process ended while it was looked at.
+                continue
+    return total
+
+
 def kill_descendants(pid: int) -> int:
     """Sends SIGKILL to everything below `pid` and returns how many were alive. Whole process groups go first, at once.
 

@@ -125,7 +125,7 @@ def _make_etc(uid: int) -> None:
         if os.path.exists(_HOST + path):
             _bind(path, path)
     for name, content in (("passwd", _PASSWD), ("group", _GROUP)):
-        with open(f"{_NEW}/etc/{name}", "w", encoding="ascii") as file:
+        with open(f"{_NEW}/etc/{name}", "w", encoding="utf-8") as file:
             file.write(content.format(id=uid))
 
 
@@ -164,7 +164,7 @@ def _make_environment(binary: str, version: str) -> str:
     os.makedirs(f"{_NEW}{_ENVIRONMENT}/lib/{version}", exist_ok=True)
     for name in ("python", "python3", version):
         os.symlink(binary, f"{_NEW}{_ENVIRONMENT}/bin/{name}")
-    with open(f"{_NEW}{_ENVIRONMENT}/pyvenv.cfg", "w", encoding="ascii") as file:
+    with open(f"{_NEW}{_ENVIRONMENT}/pyvenv.cfg", "w", encoding="utf-8") as file:
         file.write(f"home = {os.path.dirname(binary)}\ninclude-system-site-packages = false\n")
     return f"{_ENVIRONMENT}/bin/python"
 

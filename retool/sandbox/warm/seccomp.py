@@ -89,7 +89,7 @@ _DENIED = {
     "modify_ldt": (154, -1),
     "uselib": (134, -1),
 }
-_SIGNALS_TO_OTHERS = {
+_SIGNALS = {
     "kill": (62, 129),
     "tkill": (200, 130),
     "tgkill": (234, 131),
@@ -97,6 +97,7 @@ _SIGNALS_TO_OTHERS = {
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
 }
+_SESSIONS = {"setsid": (112, 157), "setpgid": (109, 154)}
 _CLONE = (56, 220)
 _CLONE3 = 435
 _IOCTL = (16, 29)
@@ -116,14 +117,18 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
     return struct.pack("<HBBI", code, if_true, if_false, value)
 
 
-def program(*, deny_signals: bool = False) -> bytes:
+def program(*, without_sessions: bool = False, without_signals: bool = False) -> bytes:
     """The filter for this machine's architecture. Raises `OSError` for one that it does not know.
 
-    A refused call gives EPERM; one of another architecture or ABI ends the process. `deny_signals`: no call that
-    sends a signal works.
+    A refused call gives EPERM; one of another architecture or ABI ends the process. `without_sessions`: no process
+    leaves its process group. `without_signals`: none sends a signal.
     """
     index, architecture = _ARCHITECTURES[kernel.machine()]
-    table = [*_DENIED.values(), *(_SIGNALS_TO_OTHERS.values() if deny_signals else ())]
+    table = list(_DENIED.values())
+    if without_sessions:
+        table += _SESSIONS.values()
+    if without_signals:
+        table += _SIGNALS.values()
     numbers = sorted(pair[index] for pair in table if pair[index] >= 0)
     refuse = _instruction(_RETURN, _ERROR | errno.EPERM)
     allow = _instruction(_RETURN, _ALLOW)
