@@ -56,9 +56,7 @@ class Ending:
 class WarmCall:
     """Runs code in `child`. After `finish`, no descriptor of it is left."""
 
-    def __init__(
-        self, child: Child, *, output_chars: int, output_hard_bytes: int, stop: Callable[[], None]
-    ) -> None:
+    def __init__(self, child: Child, *, output_chars: int, output_hard_bytes: int, stop: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Ending] = self._loop.create_future()
         self.ready = False

@@ -5,7 +5,6 @@ can fail any more (or FAILED and why); it gets a header and the code; it ends wi
 and the CPU time used. Only what comes before READY can be the sandbox's fault. A forged DONE gains nothing: code may
 end itself with any exit code, and whoever says DONE is killed soon after.
 """
-# ruff: noqa: PTH (no pathlib in the guest)
 
 import contextlib
 import os
@@ -32,7 +31,13 @@ _INTERRUPTED = 130
 
 
 def run(
-    given: Settings, place: Place, slot: int, number: int, link: socket.socket, streams: tuple[int, int], limits: "Limits"
+    given: Settings,
+    place: Place,
+    slot: int,
+    number: int,
+    link: socket.socket,
+    streams: tuple[int, int],
+    limits: "Limits",
 ) -> None:
     """Becomes the call `number` in `slot`, with `streams` as standard output and error."""
     try:
@@ -60,8 +65,7 @@ class Limits:
     def __init__(self, given: Settings) -> None:
         self.filter = seccomp.program(
             without_sessions=given.isolation == settings.LANDLOCK,
-            without_signals=given.isolation == settings.LANDLOCK
-            and landlock.abi() < landlock.SCOPES_SIGNALS_SINCE,
+            without_signals=given.isolation == settings.LANDLOCK and landlock.abi() < landlock.SCOPES_SIGNALS_SINCE,
         )
         self.landlock = landlock.abi()
         self.base_memory = 0

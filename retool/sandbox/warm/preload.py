@@ -12,10 +12,34 @@ import site
 
 from retool.sandbox.warm import kernel
 
-STANDARD = (
-    "atexit bisect cmath collections copy datetime decimal fractions functools heapq io itertools json linecache math "
-    "operator random re statistics string textwrap threading time traceback types typing"
-).split()
+STANDARD = [
+    "atexit",
+    "bisect",
+    "cmath",
+    "collections",
+    "copy",
+    "datetime",
+    "decimal",
+    "fractions",
+    "functools",
+    "heapq",
+    "io",
+    "itertools",
+    "json",
+    "linecache",
+    "math",
+    "operator",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "textwrap",
+    "threading",
+    "time",
+    "traceback",
+    "types",
+    "typing",
+]
 
 _SYMPY = """
 from sympy import *

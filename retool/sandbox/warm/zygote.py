@@ -7,7 +7,6 @@ trainer: `hello MODULES`, `child ID` with three descriptors (socket, output, err
 `end ID KIND STATUS CPU WALL` with kind `exit`, `cpu`, `wall`, `memory` or `stopped`. Times in seconds; BEGUN by the
 monotonic clock. Only this process says how a call ended, other than by its own exit.
 """
-# ruff: noqa: PTH (no pathlib in the guest)
 
 import contextlib
 import os
