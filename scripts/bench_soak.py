@@ -48,23 +48,23 @@ async def _soak(steps: int, folder: Path) -> list[dict[str, object]]:
         training = service.create_lora_training_client("tiny", rank=32, seed=1)
         for step in range(steps + 1):
             if step % max(1, steps // POINTS) == 0:
-                files = sum(path.is_file() for path in engine_dir.rglob("*"))
-                rows.append(
-                    {"step": step, "resident_mb": resident_mb(process.pid), "open_files": open_files(process.pid)}
-                )
-                rows[-1]["files_on_disk"] = files
+                rows.append(_row(step, process.pid, engine_dir))
             await _step(trio, training, step)
         service._runtime.shutdown()
         await asyncio.sleep(1.0)
-        left = {
-            "step": "session closed",
-            "resident_mb": resident_mb(process.pid),
-            "open_files": open_files(process.pid),
-        }
-        rows.append({**left, "files_on_disk": sum(path.is_file() for path in engine_dir.rglob("*"))})
+        rows.append(_row("session closed", process.pid, engine_dir))
     finally:
         await process.stop()
     return rows
+
+
+def _row(step: object, pid: int, engine_dir: Path) -> dict[str, object]:
+    return {
+        "step": step,
+        "resident_mb": resident_mb(pid),
+        "open_files": open_files(pid),
+        "files_on_disk": sum(path.is_file() for path in engine_dir.rglob("*")),
+    }
 
 
 async def _step(trio, training, step: int) -> None:  # noqa: ANN001

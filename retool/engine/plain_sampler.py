@@ -7,7 +7,7 @@ each. Prompts of different length share a batch where the model proves indiffere
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,11 +16,10 @@ from torch import Tensor
 from retool.engine.model.lora import Adapter
 from retool.engine.model.plain import PlainModel
 from retool.engine.sampling import draw
-from retool.engine.sequences import Sequence
+from retool.engine.sequences import Sequence, fail_requests
 from retool.engine.types import EngineError, SampledSequence
 
 _PREFILL_TOKENS = 4096
-_LOGIT_ROWS = 256
 
 
 @dataclass(eq=False)
@@ -98,17 +97,7 @@ class PlainSampler:
         adapter = self._adapter_for(pending.request.adapter)
         with torch.no_grad():
             logits = self._model.logits(adapter, self._model.hidden(adapter, prompt)[0, :-1])
-        logprobs: list[float | None] = [None]
-        top: list[list[tuple[int, float]] | None] = [None]
-        for start in range(0, len(logits), _LOGIT_ROWS):
-            part = torch.log_softmax(logits[start : start + _LOGIT_ROWS].float(), dim=-1)
-            targets = prompt[0, start + 1 : start + 1 + len(part)]
-            logprobs += part.gather(1, targets[:, None])[:, 0].tolist()
-            if topk:
-                values, tokens = part.topk(topk, dim=-1)
-                pairs = zip(tokens.tolist(), values.tolist(), strict=True)
-                top += [list(zip(row, row_values, strict=True)) for row, row_values in pairs]
-        pending.result = replace(pending.result, prompt_logprobs=logprobs, topk_prompt_logprobs=top if topk else None)
+        pending.score_prompt(lambda rows: logits[rows].float(), topk)
 
     def _admit(self) -> list[Sequence]:
         """Takes the oldest waiting sequence and those that can share its batch, while there are rows."""
@@ -185,8 +174,5 @@ class PlainSampler:
         self._batches.append(batch)
 
     def _fail(self, sequences: list[Sequence], error: Exception) -> None:
-        failed = {sequence.pending for sequence in sequences}
-        for pending in failed:
-            if not pending.future.done():
-                pending.future.set_exception(error)
+        failed = fail_requests(sequences, error)
         self._waiting = deque(s for s in self._waiting if s.pending not in failed)

@@ -7,7 +7,6 @@ that no step ever copies the cache. Sequences of one prompt are prefilled once. 
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from tokenizers import Tokenizer
@@ -15,7 +14,7 @@ from tokenizers import Tokenizer
 from retool.engine.model.cached_forward import CachedModel, KeyValueCache
 from retool.engine.prefix_cache import PrefixCache
 from retool.engine.sampling import draw
-from retool.engine.sequences import Sequence
+from retool.engine.sequences import Sequence, fail_requests
 from retool.engine.types import EngineError, SampledSequence
 
 _PREFILL_TOKENS = 4096
@@ -81,10 +80,7 @@ class BatchSampler:
         self._waiting.clear()
 
     def _fail(self, sequences: list[Sequence], error: Exception) -> None:
-        failed = {sequence.pending for sequence in sequences}
-        for pending in failed:
-            if not pending.future.done():
-                pending.future.set_exception(error)
+        failed = fail_requests(sequences, error)
         self._batch = [sequence for sequence in self._batch if sequence.pending not in failed]
         self._waiting = deque(sequence for sequence in self._waiting if sequence.pending not in failed)
 
@@ -210,19 +206,7 @@ class BatchSampler:
             torch.zeros(1, dtype=torch.long),
             [len(prompt)],
         )[0, :-1]
-        logprobs: list[float | None] = [None]
-        top: list[list[tuple[int, float]] | None] = [None]
-        targets = torch.tensor(prompt[1:], device=device)
-        for start in range(0, len(prompt) - 1, _LOGIT_ROWS):
-            part = torch.log_softmax(model.logits(hidden[start : start + _LOGIT_ROWS]), dim=-1)
-            logprobs += part.gather(1, targets[start : start + _LOGIT_ROWS, None])[:, 0].tolist()
-            if topk:
-                values, tokens = part.topk(topk, dim=-1)
-                top += [
-                    list(zip(row_tokens, row_values, strict=True))
-                    for row_tokens, row_values in zip(tokens.tolist(), values.tolist(), strict=True)
-                ]
-        pending.result = replace(pending.result, prompt_logprobs=logprobs, topk_prompt_logprobs=top if topk else None)
+        pending.score_prompt(lambda rows: model.logits(hidden[rows]), topk)
 
 
 def _chunks(prompts: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:

@@ -1,13 +1,18 @@
 """Book-keeping of one sampling request: its sequences, and the future that all of them together resolve."""
 
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from retool.engine.sampling import DrawSettings, UniformStream
 from retool.engine.types import SampledSequence, SampleRequest, SampleResult
+
+_LOGIT_ROWS = 256
 
 
 @dataclass(eq=False)
@@ -29,6 +34,25 @@ class PendingRequest:
             result = self.result
             with suppress(InvalidStateError):  # cancelled by its client meanwhile
                 self.future.set_result(SampleResult(done, result.prompt_logprobs, result.topk_prompt_logprobs))
+
+    def score_prompt(self, logits: Callable[[slice], Tensor], topk: int) -> None:
+        """Records the prompt's logprobs, and those of the `topk` likeliest tokens at each position if that is not 0.
+
+        `logits(rows)`: (n, vocab) in fp32, predictions of the token after each of so many positions of the prompt.
+        """
+        prompt = self.request.prompt
+        logprobs: list[float | None] = [None]
+        top: list[list[tuple[int, float]] | None] = [None]
+        for start in range(0, len(prompt) - 1, _LOGIT_ROWS):
+            rows = slice(start, min(start + _LOGIT_ROWS, len(prompt) - 1))
+            part = torch.log_softmax(logits(rows), dim=-1)
+            targets = torch.tensor(list(prompt[rows.start + 1 : rows.stop + 1]), device=part.device)
+            logprobs += part.gather(1, targets[:, None])[:, 0].tolist()
+            if topk:
+                values, tokens = part.topk(topk, dim=-1)
+                pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+                top += [list(zip(row, row_values, strict=True)) for row, row_values in pairs]
+        self.result = replace(self.result, prompt_logprobs=logprobs, topk_prompt_logprobs=top if topk else None)
 
 
 @dataclass(eq=False)
@@ -76,3 +100,12 @@ def open_sequences(
     return [
         Sequence(pending, index, UniformStream(seed, index), settings, stops) for index in range(request.num_samples)
     ]
+
+
+def fail_requests(sequences: Iterable[Sequence], error: Exception) -> set[PendingRequest]:
+    """Fails the requests that the sequences belong to, and returns them."""
+    failed = {sequence.pending for sequence in sequences}
+    for pending in failed:
+        if not pending.future.done():
+            pending.future.set_exception(error)
+    return failed

@@ -6,7 +6,7 @@ are dealt into minibatches; each trajectory becomes a datum whose advantages car
 stands for the share of the whole batch that its trajectories are of all kept ones (by tokens for the token sum), so
 that the weights of all minibatches refer to the same denominator.
 
-Contents: `BatchSettings`, `Minibatch`, `PreparedBatch`, `prepare`.
+Contents: `Offsets`, `BatchSettings`, `Minibatch`, `PreparedBatch`, `prepare`.
 """
 
 from collections import Counter
@@ -86,6 +86,7 @@ class PreparedBatch:
 
 
 Offsets = Mapping[TrajectoryKey, Sequence[float]]
+"""Additions to the advantage of each sampled token, for the trajectories that have any."""
 
 
 def prepare(
@@ -96,10 +97,7 @@ def prepare(
     step: int,
     offsets: Offsets | None = None,
 ) -> PreparedBatch:
-    """Builds the minibatches of one update. Their order depends on `seed` and `step`, never on the order of arrival.
-
-    `offsets`: additions to the advantage of each sampled token, for the trajectories that have any.
-    """
+    """Builds the minibatches of one update. Their order depends on `seed` and `step`, never on the order of arrival."""
     offsets = offsets or {}
     masked: Counter[MaskReason] = Counter()
     advised = tuple(_with_advantages(group, settings, masked) for group in groups)

@@ -13,7 +13,7 @@ from retool.errors import InfrastructureError, UserError
 from retool.policy.types import ForwardOutput, TokenDatum
 from retool.ppo.advantages import AdvantageEstimator
 from retool.ppo.aggregation import LossAggregation, Normalisation
-from retool.ppo.batch import BatchSettings, Minibatch, PreparedBatch, prepare
+from retool.ppo.batch import BatchSettings, Minibatch, Offsets, PreparedBatch, prepare
 from retool.ppo.losses import LossSettings, PolicyLoss
 from retool.ppo.masks import MaskReason
 from retool.ppo.metrics import TokenColumns, composition_metrics, mismatch_metrics, ratio_metrics, token_columns
@@ -122,9 +122,9 @@ class PPO:
             overlong_penalty=overlong_penalty,
         )
         self.kl_coef = kl_coef
-        dynamic = dynamic_sampling or {}
-        self.sampling_rounds = _at_least("dynamic_sampling.max_rounds", dynamic.get("max_rounds", 3), 1)
-        self.sampling_rounds = self.sampling_rounds if dynamic.get("enabled") else 1
+        dynamic = {"enabled": False, "max_rounds": 3, **(dynamic_sampling or {})}
+        rounds = _at_least("dynamic_sampling.max_rounds", dynamic["max_rounds"], 1)
+        self.sampling_rounds = rounds if dynamic["enabled"] else 1
         self.adam = {
             "learning_rate": learning_rate,
             "beta1": beta1,
@@ -134,7 +134,7 @@ class PPO:
             "grad_clip_norm": grad_clip_norm,
         }
         self.seed = seed
-        _check_adam({**self.adam, "kl_coef": kl_coef, "overlong_penalty": overlong_penalty})
+        _check_numbers({**self.adam, "kl_coef": kl_coef, "overlong_penalty": overlong_penalty})
         self._check_dro()
 
     async def update(
@@ -151,20 +151,15 @@ class PPO:
         Where nothing carries a signal no call is made and `train/minibatches` is 0.
         Raises `InfrastructureError` when the service fails or returns a figure that is not finite.
         """
-        trained = [t for group in groups for t in group.scored if self.batch.mask_reason(t) is None]
-        offsets, divergence = kl_offsets(trained, reference or {}, self.kl_coef)
+        offsets, metrics = self._penalties(groups, reference)
         prepared = prepare(groups, self.batch, seed=self.seed, step=step, offsets=offsets)
         _check_logprobs(prepared, step)
         calls = [await self._call(client, minibatch) for minibatch in prepared.minibatches]
-        metrics = {**composition_metrics(groups), **_batch_metrics(prepared)}
+        metrics |= {**composition_metrics(groups), **_batch_metrics(prepared)}
         if calls:
             metrics |= ratio_metrics([call.columns for call in calls], self.loss)
             metrics |= mismatch_metrics(calls[0].columns)
             metrics |= _call_metrics(calls)
-        if reference is not None:
-            metrics["ppo/kl_reference"] = divergence
-        if self.batch.overlong_buffer_tokens:
-            metrics["reward/overlong_penalty"] = self._mean_overlong(groups)
         broken = {name: value for name, value in metrics.items() if not math.isfinite(value)}
         if broken:
             raise InfrastructureError(
@@ -183,9 +178,20 @@ class PPO:
         columns = token_columns(minibatch.data, minibatch.sampled, output.logprobs)
         return _Call(minibatch, columns, output.metrics, optimizer)
 
-    def _mean_overlong(self, groups: Sequence[TrajectoryGroup]) -> float:
+    def _penalties(
+        self, groups: Sequence[TrajectoryGroup], reference: Mapping[TrajectoryKey, Sequence[float]] | None
+    ) -> tuple[Offsets, dict[str, float]]:
+        """What the divergence from the reference adds to advantages, and the figures of all penalties in use."""
+        offsets: Offsets = {}
+        metrics: dict[str, float] = {}
         scored = [t for group in groups for t in group.scored]
-        return sum(self.batch.overlong(t) for t in scored) / len(scored) if scored else 0.0
+        if reference is not None:
+            trained = [t for t in scored if self.batch.mask_reason(t) is None]
+            offsets, metrics["ppo/kl_reference"] = kl_offsets(trained, reference, self.kl_coef)
+        if self.batch.overlong_buffer_tokens:
+            penalties = [self.batch.overlong(t) for t in scored]
+            metrics["reward/overlong_penalty"] = sum(penalties) / len(penalties) if penalties else 0.0
+        return offsets, metrics
 
     def _check_dro(self) -> None:
         if self.loss.loss is not PolicyLoss.DRO:
@@ -252,10 +258,10 @@ def _at_least(key: str, value: int, least: int) -> int:
     return value
 
 
-def _check_adam(adam: Mapping[str, float]) -> None:
-    for key, value in adam.items():
+def _check_numbers(settings: Mapping[str, float]) -> None:
+    for key, value in settings.items():
         if not math.isfinite(value) or value < 0.0:
             raise UserError(f"ppo.{key}={value:g} must be a finite number of at least 0.")
     for key in ("beta1", "beta2"):
-        if adam[key] >= 1.0:
-            raise UserError(f"ppo.{key}={adam[key]:g} must be below 1.")
+        if settings[key] >= 1.0:
+            raise UserError(f"ppo.{key}={settings[key]:g} must be below 1.")

@@ -1,13 +1,14 @@
 """What the metrics of a run say is going wrong, in plain words.
 
-A run can go on for hours after it has stopped to learn. `symptoms` reads the rows of `metrics.jsonl` and names what a
-person would see in the curves: the policy no longer uses the tool, hardly a group carries a signal, the trainer does
+A run can go on for hours after it has stopped to learn. `HealthCheck` reads the rows of `metrics.jsonl` and names what
+a person would see in the curves: the policy no longer uses the tool, hardly a group carries a signal, the trainer does
 not agree with the sampler about the same weights.
 
-Contents: `Symptom`, `SymptomKind`, `symptoms`.
+Contents: `Symptom`, `SymptomKind`, `HealthCheck`, `symptoms`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
@@ -46,50 +47,80 @@ class Symptom:
     message: str
 
 
-def symptoms(rows: Sequence[Row]) -> list[Symptom]:
+class HealthCheck:
+    """Reads the rows of a run one after the other, each in a time that does not depend on how many there were."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._window: deque[Row] = deque(maxlen=WINDOW)
+        self._rates: deque[float] = deque(maxlen=WINDOW)
+        self._highest_rate = 0.0
+        self._seen: set[SymptomKind] = set()
+
+    def observe(self, row: Row) -> list[Symptom]:
+        """What shows for the first time after this row. A row of an evaluation alone says nothing."""
+        if "rollout/trajectories" not in row:
+            return []
+        self._steps += 1
+        self._window.append(row)
+        self._rates.extend(_figures([row], "rollout/tool_call_rate"))
+        step = row.get("step")
+        found = [
+            Symptom(kind, step if isinstance(step, int) else self._steps - 1, message)
+            for kind, message in self._showing()
+            if kind not in self._seen
+        ]
+        self._seen.update(symptom.kind for symptom in found)
+        return found
+
+    def _showing(self) -> Iterator[tuple[SymptomKind, str]]:
+        if self._steps == 1:
+            yield from _mismatch(self._window[0])
+        if len(self._rates) == WINDOW:
+            rate = fmean(self._rates)
+            self._highest_rate = max(self._highest_rate, rate)
+            if self._highest_rate >= TOOL_RATE and rate < COLLAPSED * self._highest_rate:
+                yield SymptomKind.TOOL_COLLAPSE, _tool_collapse(rate, self._highest_rate)
+        if len(self._window) == WINDOW:
+            yield from _no_signal(list(self._window))
+
+
+def symptoms(rows: Iterable[Row]) -> list[Symptom]:
     """The first appearance of each kind, in the order of the steps. `rows`: those of `metrics.jsonl`."""
-    steps = [row for row in rows if "rollout/trajectories" in row]
-    found: dict[SymptomKind, Symptom] = {}
-    for end in range(1, len(steps) + 1):
-        for kind, message in _seen(steps[:end]):
-            step = steps[end - 1].get("step")
-            found.setdefault(kind, Symptom(kind, step if isinstance(step, int) else end - 1, message))
-    return list(found.values())
+    check = HealthCheck()
+    return [symptom for row in rows for symptom in check.observe(row)]
 
 
-def _seen(steps: Sequence[Row]) -> Iterator[tuple[SymptomKind, str]]:
-    mismatch = _figures(steps[:1], "ppo/mismatch_log_ratio_mean")
-    if len(steps) == 1 and mismatch and mismatch[0] > MISMATCH:
-        yield (
-            SymptomKind.MISMATCH,
-            f"Sampler and trainer differ by {mismatch[0]:.3g} nats a token under the same weights, so the ratio of the "
-            "first update is not 1. Sampling in another precision than training does this, and so does sampling at a "
-            "temperature or with a cut that the logprobs do not contain.",
-        )
-    if len(steps) < WINDOW:
-        return
-    rates = _figures(steps, "rollout/tool_call_rate")
-    means = [fmean(rates[i : i + WINDOW]) for i in range(len(rates) - WINDOW + 1)]
-    if means and max(means) >= TOOL_RATE and means[-1] < COLLAPSED * max(means):
-        yield (
-            SymptomKind.TOOL_COLLAPSE,
-            f"The policy has nearly stopped using the tool: {means[-1]:.0%} of trajectories run code, after "
-            f"{max(means):.0%}. A lower ppo.learning_rate, or a ppo.kl_coef, keeps it closer to where it began.",
-        )
+def _mismatch(first: Row) -> Iterator[tuple[SymptomKind, str]]:
+    for mismatch in _figures([first], "ppo/mismatch_log_ratio_mean"):
+        if mismatch > MISMATCH:
+            yield (
+                SymptomKind.MISMATCH,
+                f"Sampler and trainer differ by {mismatch:.3g} nats a token under the same weights, so the ratio of "
+                "the first update is not 1. Sampling in another precision than training does this, and so does "
+                "sampling at a temperature or with a cut that the logprobs do not contain.",
+            )
+
+
+def _tool_collapse(rate: float, highest: float) -> str:
+    return (
+        f"The policy has nearly stopped using the tool: {rate:.0%} of trajectories run code, after {highest:.0%}. A "
+        "lower ppo.learning_rate, or a ppo.kl_coef, keeps it closer to where it began."
+    )
+
+
+def _no_signal(steps: Sequence[Row]) -> Iterator[tuple[SymptomKind, str]]:
     degenerate, right = (
-        fmean(_figures(steps[-WINDOW:], f"rollout/{name}") or [0.0])
-        for name in ("degenerate_group_rate", "groups_all_right")
+        fmean(_figures(steps, f"rollout/{name}") or [0.0]) for name in ("degenerate_group_rate", "groups_all_right")
     )
     if degenerate >= DEGENERATE > right:
-        yield SymptomKind.NO_SIGNAL, _no_signal(right)
-
-
-def _no_signal(right: float) -> str:
-    why = "are right, so the questions are too easy" if right > 0.5 else "are wrong, so the questions are too hard"
-    return (
-        f"Over {WINDOW} steps at least {DEGENERATE:.0%} of groups had equal rewards and taught nothing. Most of them "
-        f"{why} for this policy. Other data, a larger ppo.group_size or ppo.dynamic_sampling.enabled=true help."
-    )
+        why = "are right, so the questions are too easy" if right > 0.5 else "are wrong, so the questions are too hard"
+        yield (
+            SymptomKind.NO_SIGNAL,
+            f"Over {WINDOW} steps at least {DEGENERATE:.0%} of groups had equal rewards and taught nothing. Most of "
+            f"them {why} for this policy. Other data, a larger ppo.group_size or ppo.dynamic_sampling.enabled=true "
+            "help.",
+        )
 
 
 def _figures(steps: Sequence[Row], name: str) -> list[float]:

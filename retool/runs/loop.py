@@ -6,7 +6,7 @@ order: nothing depends on which trajectory came back first, so an interrupted ru
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,8 +23,8 @@ from retool.rollout.trajectory import TrajectoryGroup
 from retool.runs.batches import SampledBatch, sample_batch
 from retool.runs.cost import Tokens, reference_tokens, rollout_tokens
 from retool.runs.evaluation import Evaluator
-from retool.runs.files import JsonObject, write_jsonl_gz
-from retool.runs.health import SymptomKind, symptoms
+from retool.runs.files import write_jsonl_gz
+from retool.runs.health import HealthCheck
 from retool.runs.infrastructure import check_infrastructure
 from retool.runs.order import ProblemOrder
 from retool.runs.preemption import Preempted
@@ -81,8 +81,9 @@ class TrainingLoop:
         self._cursor = state.cursor if state is not None else 0
         self.spent = Tokens(**state.spent) if state is not None else Tokens()
         self._step_tokens = Tokens()
-        self._rows: list[JsonObject] = read_jsonl(session.directory.metrics)
-        self._warned: set[SymptomKind] = set()
+        self._health = HealthCheck()
+        for row in read_jsonl(session.directory.metrics):
+            self._warn(row)
 
     async def run(self) -> None:
         """Trains to the last step; evaluates before, after and where asked. Raises `Preempted` when saved to leave."""
@@ -148,7 +149,7 @@ class TrainingLoop:
         }
         self._session.tracker.log(self._step, metrics)
         self._log_step(metrics)
-        self._warn(metrics)
+        self._warn({"step": self._step, **metrics})
         self._cursor = batch.cursor
         self._step += 1
 
@@ -184,13 +185,10 @@ class TrainingLoop:
             self._step_tokens = reference_tokens(batch.trained)
         return await self._parts.ppo.update(self._parts.client, batch.trained, step=self._step, reference=reference)
 
-    def _warn(self, metrics: dict[str, float]) -> None:
+    def _warn(self, row: Mapping[str, object]) -> None:
         """Says once what the curves show to be going wrong."""
-        self._rows.append({"step": self._step, **metrics})
-        for symptom in symptoms(self._rows):
-            if symptom.kind not in self._warned:
-                self._warned.add(symptom.kind)
-                logger.warning("Step %d: %s", symptom.step + 1, symptom.message)
+        for symptom in self._health.observe(row):
+            logger.warning("Step %d: %s", symptom.step + 1, symptom.message)
 
     async def _boundary(self) -> None:
         """Between two steps: status, saving, leaving when asked, and the cost limit."""

@@ -33,6 +33,7 @@ class ProblemOrder:
         Fewer where two epochs do not hold so many.
         """
         taken: list[Problem] = []
+        passed = set(besides)
         last = cursor + 2 * self._epoch_size
         while len(taken) < count and cursor < last:
             epoch, start = divmod(cursor, self._epoch_size)
@@ -41,7 +42,8 @@ class ProblemOrder:
                 if len(taken) == count:
                     break
                 problem, cursor = self._problems[order[place]], cursor + 1
-                if problem.id not in besides and problem not in taken:
+                if problem.id not in passed:
+                    passed.add(problem.id)
                     taken.append(problem)
         return taken, cursor
 

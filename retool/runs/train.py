@@ -5,13 +5,13 @@ The order is that of cost: what can be refused is refused before anything is loa
 
 import logging
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
 from retool.config import build, schema, typed
 from retool.data.problem import ProblemSplit
+from retool.ppo.reference import TokenScorer
 from retool.ppo.update import PPO
 from retool.runs import summary
 from retool.runs.cost import describe, training_plan
@@ -59,7 +59,7 @@ async def _train(session: RunSession) -> JsonObject:
         async with open_policy(model, session.directory) as client:
             await begin_training(session, client, model, initial)
             reference = await client.sampler_from(initial) if ppo.kl_coef > 0 else None
-            parts = replace(_parts(session, client, model, tools, eval_sets, ppo, order), reference=reference)
+            parts = _parts(session, client, model, tools, eval_sets, ppo, order, reference)
             require_room(parts.protocol, split.train, cfg.rollout.max_trajectory_tokens)
             with Progress(steps=cfg.max_steps, completed=session.step) as progress:
                 loop = TrainingLoop(session, parts, _settings(cfg, model), progress)
@@ -76,6 +76,7 @@ def _parts(
     eval_sets: list[EvalSet],
     ppo: PPO,
     order: ProblemOrder,
+    reference: TokenScorer | None,
 ) -> LoopParts:
     cfg, tokenizer = session.cfg, client.tokenizer()
     return LoopParts(
@@ -87,6 +88,7 @@ def _parts(
         order=order,
         evaluator=build_evaluator(cfg, eval_sets, tokenizer, tools, session.directory),
         keeper=StateKeeper(session, client, typed(cfg.checkpoint, schema.Checkpoint)),
+        reference=reference,
     )
 
 

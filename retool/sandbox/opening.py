@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from retool.errors import UserError
 from retool.sandbox.base import Sandbox
-from retool.sandbox.config import SandboxConfig
+from retool.sandbox.config import Backend, SandboxConfig
 from retool.sandbox.local.process import EXPOSES, ProcessSandbox
 
 logger = logging.getLogger("retool.sandbox")
@@ -53,6 +54,10 @@ async def open_sandbox(
         allow_unsafe=allow_unsafe,
         python=python,
     )
+    if config.backend not in (Backend.AUTO, Backend.PROCESS):
+        raise UserError(
+            f"sandbox.backend={backend!r} cannot be opened; choose one of {Backend.AUTO}, {Backend.PROCESS}."
+        )
     if not config.allow_unsafe:
         logger.warning(
             "The process sandbox limits resources but isolates nothing. It leaves within reach of model code: %s. "

@@ -365,3 +365,10 @@ def test_check_says_what_the_tier_is_worth(capsys):
     output = capsys.readouterr().out
     assert "tier: process" in output and "does not keep from model code" in output and "the network" in output
     assert check_main(["--python", "/bin/false"]) == 1
+
+
+@pytest.mark.parametrize("backend", ["namespace", "landlock"])
+async def test_an_isolation_that_is_asked_for_is_never_replaced_by_none(backend):
+    with pytest.raises(UserError, match=f"sandbox.backend='{backend}' cannot be opened"):
+        async with open_sandbox(backend=backend):
+            pass
